@@ -18,12 +18,13 @@ import pytest
 from lisa_gateway.access import hash_of, new_token
 from support.gateways import Gateways
 from support.http_proxies import PROXIES, USER, proxied
+from support.waiting import wait_until
 
 _TOKEN = new_token()
 _GRANTS = [
     {"name": "root", "tokens": [hash_of(_TOKEN)], "roles": ["send", "admin"]},
     {"name": "admin", "roles": ["send", "admin"]},
-    {"name": USER, "roles": ["send"], "topics": ["mine"]},
+    {"name": USER, "roles": ["send", "consume"], "topics": ["mine"]},
 ]
 _INNER = b"DELETE /v1/topics/payments/messages/p-1 HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-User: admin\r\n\r\n"
 _LENGTH = b"Content-Length: %d\r\n" % len(_INNER)
@@ -220,6 +221,67 @@ def test_a_cut_body_is_not_stored(gateway: str, root: httpx.Client, framing: byt
                 received += more
     assert all(400 <= status < 500 for status, _ in _answers(received)[0]), received
     assert root.get("/v1/topics/mine/sizes").json().get("stored", 0) == before
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize(
+    "request_", ["PUT /{id}?delay=1h text/plain", "POST ?delay=1h text/plain", "POST  application/x-ndjson"]
+)
+def test_a_message_without_an_end_is_refused(gateway: str, root: httpx.Client, version: str, request_: str) -> None:
+    """A client of HTTP/1.0 may end its body by hanging up: without a length, every server takes it for empty."""
+    method, path, kind = request_.format(id=f"m-{next(_NUMBERS)}").split(" ")
+    head = f"{method} /v1/topics/mine/messages{path} HTTP/{version}\r\nHost: localhost\r\nX-Forwarded-User: {USER}\r\n"
+    before = root.get("/v1/topics/mine/sizes").json().get("stored", 0)
+    request = f"{head}Content-Type: {kind}\r\nConnection: keep-alive\r\n\r\n".encode() + _INNER
+    assert [status for status, _ in _exchange(gateway, [request], answers=1)] == [400]
+    assert root.get("/v1/topics/mine/sizes").json().get("stored", 0) == before
+    assert root.get("/v1/topics/payments/messages/p-1").json()["state"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"DELETE /v1/topics/mine/messages/kept",
+        b"PUT /v1/topics/mine/groups/made",
+        b"GET /v1/topics/mine",
+        b"GET /camellia/delayQueue/getTopicInfo?topic=mine",
+    ],
+)
+@pytest.mark.parametrize(("framing", "body"), [(_LENGTH, _INNER[:-1]), (_CHUNKED, b"5\r\nhelloXX\r\n0\r\n\r\n")])
+def test_a_cut_body_is_no_success_where_none_is_asked_for(
+    gateway: str, root: httpx.Client, request_: bytes, framing: bytes, body: bytes
+) -> None:
+    """Also for calls that take no body; and nothing is done."""
+    root.put("/v1/topics/mine/messages/kept?delay=1h", content=b"x").raise_for_status()
+    head = request_ + b" HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + _TOKEN.encode() + b"\r\n" + framing + b"\r\n"
+    host, _, port = gateway.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head + body)
+        connection.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert [status for status, _ in _answers(received)[0]] == [400], received
+    assert root.get("/v1/topics/mine/messages/kept").json()["state"] == "waiting"
+    assert "made" not in root.get("/v1/topics/mine/groups").text
+
+
+def test_a_reader_that_hangs_up_takes_nothing_along(front: str, root: httpx.Client) -> None:
+    """A proxy tells the gateway, whose messages then go to the next reader, in their first attempt."""
+    host, _, port = front.rpartition(":")
+    group, body = f"g-{next(_NUMBERS)}", b'{"wait": 50, "lease": "1h"}'
+    head = f"POST /v1/topics/mine/groups/{group}/read HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-User: {USER}\r\n"
+    framing = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    def waiting() -> int:
+        return int(re.search(r"\nlong_polls (\d+)", root.get("/metrics").text)[1])  # type: ignore[index]
+
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head.encode() + framing + body)
+        wait_until(lambda: waiting() == 1, 20, what="the reader waits")
+    wait_until(lambda: waiting() == 0, 20, what="the gateway knows that the reader is gone")
+    root.put(f"/v1/topics/mine/messages/{group}", content=b"x").raise_for_status()
+    with httpx.Client(base_url=f"http://{front}", headers={"x-forwarded-user": USER}, timeout=30) as client:
+        answer = client.post(f"/v1/topics/mine/groups/{group}/read", json={"wait": 20})
+    assert [(each["id"], each["attempt"]) for each in answer.json()["deliveries"]] == [(group, 1)]
 
 
 def test_many_requests_may_be_pipelined(gateway: str) -> None:

@@ -9,6 +9,7 @@ from lisa_gateway import gateway as module
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.settings import GatewaySettings
 from support.waiting import wait_until_async
+from support.wire import Wire
 
 
 async def test_groups_take_up_a_bounded_number_of_connections(
@@ -37,3 +38,13 @@ async def test_groups_take_up_a_bounded_number_of_connections(
         await wait_until_async(lambda: connections() <= before, 10, what="all connections are closed")
     finally:
         await gateway.close()
+
+
+def test_a_read_makes_no_other_group(wire: Wire, topic: str) -> None:
+    """Nobody pulls in the group of the settings: it would keep the messages of this topic for ever."""
+    for call in ("pullMsg", "longPollingMsg"):
+        assert wire.post(call, topic=topic, group="audit", longPollingTimeoutMillis=1).code == 200
+    reply = wire.request("POST", f"/v1/topics/{topic}/groups/billing/read")
+    assert reply.status == 200
+    groups = wire.request("GET", f"/v1/topics/{topic}/groups").content["groups"]
+    assert {group["group"] for group in groups} == {"audit", "billing"}

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.access import hash_of, new_token
 from lisa_gateway.access.quotas import Quota, Quotas
 from lisa_gateway.problems import OverQuota
@@ -16,12 +18,13 @@ from support.gateways import Gateways
 from support.waiting import wait_until
 from support.wire import raw_exchange
 
-TOKENS = {name: new_token() for name in ("busy", "large", "polling", "naming", "other")}
+TOKENS = {name: new_token() for name in ("busy", "large", "polling", "naming", "stalling", "other")}
 QUOTAS: dict[str, dict[str, float]] = {
     "busy": {"requests_s": 5},
     "large": {"bytes_s": 2_000},
     "polling": {"polls": 2},
     "naming": {"groups": 3, "new_topics": 4},
+    "stalling": {"bytes_at_once": 6_000},
     "other": {},
 }
 GRANTS = [
@@ -108,6 +111,23 @@ def test_a_stream_is_slowed_down(callers: dict[str, httpx.Client]) -> None:
     assert took_s > (8 * 900 - 2_000) / 2_000
 
 
+async def test_what_a_quota_slows_down_is_not_too_slow(redis_url: str, prefix: str) -> None:
+    """The limit of slow senders is for senders."""
+    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["send"], "bytes_s": 2_000}]
+    limits = {"slow_s": 0.1, "min_bytes_s": 1_000_000}
+    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants, **limits))
+
+    async def lines() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield json.dumps({"body": "x" * 1_000}).encode() + b"\n"
+
+    headers = {"authorization": f"Bearer {TOKENS['busy']}", "content-type": "application/x-ndjson"}
+    transport = httpx.ASGITransport(made)
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        answer = await client.post("/v1/topics/t/messages", content=lines())
+    assert (answer.status_code, answer.json().get("sent")) == (200, 3)
+
+
 async def test_a_refused_body_is_not_read(base_url: str, callers: dict[str, httpx.Client]) -> None:
     """The answer comes before the body does."""
     wait_until(lambda: _send(callers["busy"]).status_code == 429)
@@ -161,17 +181,60 @@ def test_groups_and_new_topics(callers: dict[str, httpx.Client]) -> None:
     assert [_send(naming, f"new-{number}").status_code for number in (1, 2, 3, 4)] == [201] * 4
 
 
+async def test_a_new_topic_counts_once(redis_url: str, prefix: str) -> None:
+    """However many polls of it come before the first of them has made it."""
+    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["consume"], "new_topics": 1}]
+    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
+    headers = {"authorization": f"Bearer {TOKENS['busy']}"}
+    transport = httpx.ASGITransport(made)
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        form = {"topic": "polled-by-many", "longPollingTimeoutMillis": 10}
+        answers = await asyncio.gather(*(client.post(f"{CALLS}longPollingMsg", data=form) for _ in range(60)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+def test_bytes_at_once() -> None:
+    """What is in memory of one body is no room for others, until its request ends."""
+    quota = Quota(Quotas(bytes_at_once=2_000))
+    with quota.holding() as one, quota.holding() as two:
+        one(5_000)
+        two(0)
+        with pytest.raises(OverQuota, match="bytes_at_once = 2000; try again after 1 s"):
+            two(1)
+        one(1_900)
+        two(5_000)
+    with quota.holding() as hold:
+        hold(5_000)
+
+
+def test_stalled_bodies_are_few(base_url: str, callers: dict[str, httpx.Client]) -> None:
+    """A sender whose bodies do not end keeps as many of them in memory as its grant allows; lines of streams do end."""
+    host, port = base_url.removeprefix("http://").split(":")
+    head = f"POST /v1/topics/t/messages HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKENS['stalling']}\r\n"
+    lines = json.dumps({"body": "x" * 900}).encode() + b"\n"
+    kind = f"content-type: application/x-ndjson\r\ncontent-length: {10 * len(lines)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as stalled, socket.create_connection((host, int(port))) as stream:
+        stream.sendall(f"{head}{kind}".encode() + lines * 9)
+        assert _send(callers["stalling"]).status_code == 201
+        stalled.sendall(f"{head}content-length: 9000\r\n\r\n".encode() + b"x" * 8_000)
+        refused = wait_until(lambda: (made := _send(callers["stalling"])).status_code == 429 and made)
+        _check(refused, "bytes_at_once")
+        assert _send(callers["other"]).status_code == 201
+    wait_until(lambda: _send(callers["stalling"]).status_code == 201)
+
+
 def test_quotas_fill_again() -> None:
     """At their rates, up to what they allow in a second or an hour."""
     now_s = 0.0
     quota = Quota(Quotas(requests_s=2, bytes_s=2_048, new_topics=2), lambda: now_s)
+    for topic in ("a", "b", "a"):
+        quota.admit_topic(topic)
     for _ in range(2):
         quota.admit_request(0)
-        quota.admit_topic()
     with pytest.raises(OverQuota, match="requests_s = 2; try again after 1 s"):
         quota.admit_request(0)
     with pytest.raises(OverQuota, match="new_topics = 2; try again after 1800 s"):
-        quota.admit_topic()
+        quota.admit_topic("c")
     now_s = 0.5
     quota.admit_request(10_240)
     now_s = 1_000
@@ -180,14 +243,14 @@ def test_quotas_fill_again() -> None:
     with pytest.raises(OverQuota):
         quota.admit_request(0)
     now_s = 1_800
-    quota.admit_topic()
+    quota.admit_topic("c")
     with pytest.raises(OverQuota):
-        quota.admit_topic()
+        quota.admit_topic("d")
 
 
 def test_without_a_grant_there_are_no_quotas() -> None:
     """On a loopback address."""
     quota = Quota()
-    for _ in range(20_000):
+    for number in range(20_000):
         quota.admit_request(10**9)
-        quota.admit_topic()
+        quota.admit_topic(f"topic-{number}")

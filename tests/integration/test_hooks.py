@@ -375,8 +375,8 @@ async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stop
     assert lisa.admin.sizes("orders")[0].stored == 0
 
 
-async def test_a_batch_that_gathers_is_nacked_as_its_worker_is_cancelled(lisa: Lisa) -> None:
-    """Its messages count as begun, and their handler never was called."""
+async def test_a_batch_that_gathers_is_given_back_as_its_worker_is_cancelled(lisa: Lisa) -> None:
+    """Its messages count as begun, but spend no attempt, as their handler never was called."""
     worker, called = Worker("g"), list[int]()
 
     @worker.on("orders", batch=10, within=60)
@@ -393,7 +393,7 @@ async def test_a_batch_that_gathers_is_nacked_as_its_worker_is_cancelled(lisa: L
         await serving
     found = lisa.admin.find("orders", "a")
     assert found
-    assert (called, found.state) == ([], "retry")
+    assert (called, found.state, found.attempts) == ([], "ready", 0)
 
 
 async def test_what_cannot_be_decoded_ends_apart_from_its_batch(lisa: Lisa) -> None:

@@ -234,12 +234,18 @@ def test_functions_are_waited_for_as_long_as_the_drain(
 def test_a_handler_that_does_not_end_is_left_behind(
     programs: Programs, producer: Producer, target: str, processes: str
 ) -> None:
-    """A function as well as a coroutine that does not heed its cancellation; the exit code of all says so."""
+    """A function as well as a coroutine that does not heed its cancellation; the exit code of all says so.
+
+    Its message is ready at once, and has spent no attempt, even its last.
+    """
     programs.hold.touch()
     worker = programs.worker("--drain-s", "0.1", "--processes", processes, target=f"support.programs.{target}:worker")
-    producer.send("orders", b"x")
+    producer.send("orders", b"x", id="a", max_retries=0)
     worker.wait_for("begun")
     assert worker.stop() == 1
+    found = producer.find("orders", "a")
+    assert found
+    assert (found.state, found.attempts) == ("ready", 0)
 
 
 def test_processes_have_the_time_to_drain_that_their_worker_says(

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import redis
@@ -12,7 +13,7 @@ import redis
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Worker
 from lisa_consumer.names import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, idle_async, wait_until_async
@@ -88,19 +89,87 @@ async def test_a_worker_may_be_stopped_as_it_connects(redis_url: str, prefix: st
         await serving
 
 
-async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
-    """A handler that runs for longer than `drain_s` is cancelled, and its message given up."""
-    worker = new_worker(redis_url, prefix, drain_s=0.05)
-    begun, _ = _hang(worker)
-    await sender.send("orders", b"x", id="a")
+class _Wrapped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["handler", "middleware", "batch", "gathering", "task group", "wrapped"])
+async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sender: AsyncProducer, kind: str) -> None:
+    """A handler that outlasts `drain_s` is cancelled, and its message given back, even at its last attempt."""
+    worker, gate = new_worker(redis_url, prefix, drain_s=0.05), asyncio.Event()
+    begun = list[str]()
+
+    async def wait() -> None:
+        begun.append(kind)
+        await gate.wait()
+
+    if kind == "middleware":
+
+        @worker.use
+        async def around(delivery: Delivery, call_next: Callable[[Delivery], Any]) -> None:
+            await wait()
+            await call_next(delivery)
+
+    async def handle(_: object) -> None:
+        if kind == "task group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(wait())
+        elif kind == "wrapped":
+            try:
+                await wait()
+            except BaseException as error:
+                raise _Wrapped from error
+        else:
+            await wait()
+
+    if kind in ("batch", "gathering"):
+        worker.on("orders", batch=2, within=0 if kind == "batch" else 60)(handle)
+    else:
+        worker.on("orders")(handle)
+    ids = ["a", "b", "c"] if kind == "gathering" else ["a"]
+    await sender.send_many("orders", [Message(body=b"x", id=id, max_retries=0) for id in ids])
     async with working(worker):
         await wait_until_async(lambda: begun)
-    found = await sender.find("orders", "a")
-    assert found is not None
-    assert (found.state, found.copies[0].failure.error) == (
-        State.RETRY,
-        "the handler was cancelled before it ended",
-    )
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as other:
+        given_back = await other.read(limit=3)
+    assert {(delivery.id, delivery.attempt) for delivery in given_back} == {(id, 1) for id in ids}
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+async def test_what_ends_by_itself_as_a_drain_ends_counts(
+    *, redis_url: str, prefix: str, sender: AsyncProducer, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is acked if its handler returns, and fails if that raises an error of its own or says what it wants."""
+    worker, gate, begun = new_worker(redis_url, prefix, drain_s=0.05), threading.Event(), Handled()
+
+    def end(delivery: Delivery) -> None:
+        if delivery.id == "fails":
+            raise ValueError("no")
+        if delivery.id == "rejects":
+            raise Reject
+
+    async def coroutine(delivery: Delivery) -> None:
+        begun.append(delivery)
+        with suppress(asyncio.CancelledError):
+            await idle_async(60)
+        end(delivery)
+
+    def function(delivery: Delivery) -> None:
+        begun.append(delivery)
+        gate.wait()
+        end(delivery)
+
+    worker.on("orders")(coroutine if kind == "coroutine" else function)
+    await sender.send_many("orders", [Message(body=b"x", id=id) for id in ("returns", "fails", "rejects")])
+    caplog.set_level(logging.INFO, "lisa_consumer")
+    async with working(worker):
+        await wait_until_async(lambda: len(begun) == 3)
+        worker.stop()
+        await wait_until_async(lambda: "waiting for handlers" in caplog.text)
+        gate.set()
+    states = {id: found.state for id in begun.ids if (found := await sender.find("orders", id))}
+    assert states == {"returns": State.FINISHED, "fails": State.RETRY, "rejects": State.GARBAGE}
 
 
 @pytest.mark.parametrize("kind", ["function", "stubborn coroutine"])
@@ -212,7 +281,7 @@ async def test_what_runs_has_begun_though_what_was_marked_is_given_back(
 
 
 async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
-    """Cancelling `serve()` cancels the handlers; their messages are nacked, and no task is left."""
+    """Cancelling `serve()` cancels the handlers; all messages are given back, and no task is left."""
     worker = new_worker(redis_url, prefix, concurrency=2)
     begun, _ = _hang(worker)
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
@@ -224,10 +293,10 @@ async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix:
         await serving
     assert asyncio.all_tasks() == tasks
     assert begun.ids == ["m0", "m1"]
-    for id in begun.ids:
-        found = await sender.find("orders", id)
+    for n in range(4):
+        found = await sender.find("orders", f"m{n}")
         assert found is not None
-        assert found.state is State.RETRY
+        assert (found.state, found.attempts) == (State.READY, 0)
 
 
 async def test_a_lost_lease_is_logged_and_its_late_ack_counts(

@@ -61,6 +61,7 @@ defaults
     timeout client 60s
     timeout server 60s
     option http-keep-alive
+    option abortonclose
 frontend public
     bind 127.0.0.1:{port}
     http-request set-header X-Forwarded-User {user}

@@ -37,8 +37,9 @@ def test_a_record_is_one_line(stream: io.StringIO) -> None:
 
 
 def test_requests_of_httpx_are_not_logged(stream: io.StringIO) -> None:
-    """Each push is one, at INFO and with its URL, which may hold a secret; warnings of it are shown."""
+    """Each push is one, with its URL and the headers of its answer, which may hold a secret; warnings are shown."""
     logging.getLogger("httpx").info("HTTP Request: POST https://example.org/hooks/s3cret")
+    logging.getLogger("httpcore.http11").info("receive_response_headers.complete return_value=s3cret")
     logging.getLogger("httpx").warning("careful")
     assert stream.getvalue().count("\n") == 1
 

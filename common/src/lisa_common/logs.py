@@ -118,8 +118,9 @@ def configure_logging(level: str, form: str = "text") -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # It would log each run of each job, and each skipped run while the server is away.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
-    # It would log each request, with its whole URL, which often holds a secret.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    # They would log each request, with its whole URL, and the headers of each answer: both often hold a secret.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def is_json() -> bool:

@@ -1,8 +1,8 @@
 """Checks of what callers pass to a consumer: deliveries and errors."""
 
 from lisa_common.errors import InvalidInput
-from lisa_common.escaping import named_text
 from lisa_common.model.delivery import Delivery
+from lisa_consumer.error_details import with_causes
 
 __all__ = ["check_delivery", "error_text"]
 
@@ -15,9 +15,9 @@ def check_delivery(value: object) -> Delivery:
 
 
 def error_text(value: object) -> str:
-    """A failure's error as it is stored: text as it is, an exception with its type. Raises InvalidInput."""
+    """A failure's error as it is stored: text as it is, an exception with its type and causes. Raises InvalidInput."""
     if isinstance(value, BaseException):
-        return named_text(value)
+        return with_causes(value)
     if not isinstance(value, str):
         raise InvalidInput("error", value, "text or an exception")
     return value

@@ -21,6 +21,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.arguments import check_delivery, error_text
+from lisa_consumer.error_details import last_frames
 from lisa_consumer.lost_reads import LostReads
 from lisa_consumer.mark_hooks import MarkHooks, count_begun
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
@@ -247,7 +248,8 @@ class Core:
         """Nacks deliveries. Result: one outcome for each."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         text = error_text(error)
-        nacks = [(d, Nack(check_delivery(d).entry, text, delay_ms, rejected)) for d in deliveries]
+        trace = last_frames(error) if isinstance(error, BaseException) else ()
+        nacks = [(d, Nack(check_delivery(d).entry, text, delay_ms, rejected, trace=trace)) for d in deliveries]
         return [outcome for outcome, _ in (yield from self.nack_each(nacks))]
 
     def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:

@@ -42,7 +42,7 @@ _SLOW_S = 5.0
 """A read that is under way for longer than it may wait, and this, makes the worker not ready."""
 
 _BUSY_POLL_S = 0.05
-"""How long to wait for topics that were full, beside a longer read of the others, and for those set aside."""
+"""How long to wait for topics that were full, beside a longer read of the others."""
 
 
 class Fetcher:
@@ -118,6 +118,15 @@ class Fetcher:
                 topic, end = held.delivery.topic, time.monotonic() + asked.delay_ms / 1000
                 self._aside[topic] = max(end, self._aside.get(topic, 0.0))
 
+    def stall(self, topic: str) -> None:
+        """Reads no more of a topic until `resume`."""
+        self._aside[topic] = math.inf
+
+    def resume(self, topic: str) -> None:
+        """Reads a topic again."""
+        self._aside.pop(topic, None)
+        self._changed.set()
+
     def is_aside(self, topic: str) -> bool:
         """Whether a topic is set aside: what a read under way still brings of it must not begin."""
         return self._aside.get(topic, 0.0) > time.monotonic()
@@ -186,7 +195,7 @@ class Fetcher:
         elif capacities:
             return not await self._read_capacities(capacities, wait=self._block_s)
         else:
-            await wait_at_most(self._changed, _BUSY_POLL_S if self._aside else None)
+            await wait_at_most(self._changed, self._block_s if self._aside else None)
         return False
 
     async def _read_or_stop(self, on_idle: Callable[[], None]) -> bool:

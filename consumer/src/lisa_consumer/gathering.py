@@ -63,6 +63,8 @@ class _Gatherer:
         self._begin = begin
         self._gathered: list[HeldDelivery] = []
         self._calls = 0
+        self._changed_at = 0.0
+        """When a call last began or ended."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
         self._closed = False
@@ -86,6 +88,7 @@ class _Gatherer:
     def end(self) -> None:
         """Notes that a call has ended."""
         self._calls -= 1
+        self._changed_at = time.monotonic()
         self._start()
 
     def close(self) -> None:
@@ -98,6 +101,16 @@ class _Gatherer:
         gathered, self._gathered = self._gathered, []
         return gathered
 
+    def clear_overdue(self, since: float) -> list[HeldDelivery]:
+        """Removes deliveries that were read before a moment, if no call has begun or ended since. Result: those."""
+        if self._calls < self._concurrency or self._changed_at > since:
+            return []
+        overdue = [held for held in self._gathered if held.read_at < since]
+        self._gathered = [held for held in self._gathered if held.read_at >= since]
+        if not self._gathered:
+            self._clear_timer()
+        return overdue
+
     def flush(self) -> None:
         """Completes the batch that gathers."""
         self._is_due = bool(self._gathered)
@@ -109,19 +122,23 @@ class _Gatherer:
             if len(self._gathered) < self._size.most and not self._is_due and not self._closed:
                 break
             batch, self._gathered = self._gathered[: self._size.most], self._gathered[self._size.most :]
-            self._is_due = False
-            if self._timer:
-                self._timer.cancel()
-                self._timer = None
+            self._clear_timer()
             if self._gathered and not self._closed:
                 self._set_timer()
             self._call(batch)
+
+    def _clear_timer(self) -> None:
+        self._is_due = False
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._size.within_s, self.flush)
 
     def _call(self, batch: list[HeldDelivery]) -> None:
         self._calls += 1
+        self._changed_at = time.monotonic()
         self._begin(batch)
 
 
@@ -170,6 +187,16 @@ class Gatherers:
         self._closed = True
         for gatherer in self._gatherers.values():
             gatherer.close()
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics that have had batches."""
+        return list(self._gatherers)
+
+    def clear_overdue(self, topic: str, since: float) -> list[HeldDelivery]:
+        """Removes what has gathered since before a moment because the calls do not end. Result: those."""
+        gatherer = self._gatherers.get(topic)
+        return gatherer.clear_overdue(since) if gatherer else []
 
     def clear(self) -> list[HeldDelivery]:
         """Removes the deliveries that still gather. Result: those."""

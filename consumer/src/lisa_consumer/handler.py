@@ -13,11 +13,22 @@ from lisa_common.escaping import safe_text
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_common.validation import MAX_DELAY_S, Duration, check_int, duration_ms
-from lisa_consumer.arguments import error_text
-from lisa_consumer.gathering import BatchSize, OfBatch
+from lisa_consumer.error_details import last_frames, leaves, with_causes
+from lisa_consumer.gathering import BatchSize
 from lisa_consumer.middleware import Middleware, check_has_run, is_async, is_generator, run_in_thread, wrap, wrap_async
 
-__all__ = ["BatchHandler", "Handler", "RateLimited", "Reject", "Retry", "Route", "Snooze", "outcome_of"]
+__all__ = [
+    "BatchHandler",
+    "Handler",
+    "RateLimited",
+    "Reject",
+    "Retry",
+    "Route",
+    "Snooze",
+    "deciding_error",
+    "is_wish",
+    "outcome_of",
+]
 
 Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
 
@@ -127,7 +138,7 @@ class Route:
         try:
             return delivery._replace(value=self.body.decode(delivery.body))
         except InvalidBody as error:
-            raise Reject(str(error)) from error
+            raise Reject(str(error)) from None
 
     async def call(self, given: Delivery | list[Delivery], threads: Executor) -> None:
         """Runs the handler until it ends: a coroutine in the event loop, a plain function in a thread.
@@ -185,27 +196,64 @@ def _takes_one(handler: Callable[..., object]) -> bool:
     return True
 
 
+_WISHES = (Reject, RateLimited, Snooze, Retry)
+"""What handlers raise to say what they want, the strongest first."""
+
+
+def is_wish(error: BaseException) -> bool:
+    """Whether an exception was raised to say what to do with the message."""
+    return isinstance(error, _WISHES)
+
+
+def deciding_error(error: BaseException) -> BaseException:
+    """Of a group of exceptions, as a task group raises it, the one that decides; the group itself if it is a failure.
+
+    The strongest wish decides, and of several of its kind the one with the longest delay. Beside an error that is no
+    wish, only `Reject` and `Retry` do: the other wishes spend no attempt, and the error would come again for ever.
+    """
+    members = leaves(error)
+    if len(members) == 1:
+        return members[0]
+    kinds = _WISHES if all(map(is_wish, members)) else (Reject, Retry)
+    for kind in kinds:
+        if wishes := [each for each in members if isinstance(each, kind)]:
+            return max(wishes, key=_delay_ms)
+    return error
+
+
+def _delay_ms(wish: Any) -> int:
+    try:
+        return int(wish.delay_ms)
+    except BaseException:  # noqa: BLE001 - it may have none, and a user's subclass anything
+        return 0
+
+
 def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
     """What an exception of a handler asks for. One that cannot say is a failure as any other."""
-    if isinstance(error, OfBatch):
-        error = error.cause
     try:
         return _wanted_outcome(delivery, error)
     except BaseException:  # noqa: BLE001 - a user's subclass may lack attributes, or raise anything where it has them
-        return Nack(delivery.entry, error_text(error))
+        return _failed(delivery, error)
 
 
 def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postponed:
-    if isinstance(error, RateLimited):
-        return Postponed(_checked_ms(error.delay_ms), here=bool(error.here))
-    if isinstance(error, Reject):
-        return Nack(delivery.entry, safe_text(error), rejected=True)
-    if isinstance(error, Snooze):
-        return Nack(delivery.entry, safe_text(error), _checked_ms(error.delay_ms), snoozed=True)
-    if isinstance(error, Retry):
-        delay_ms = None if error.delay_ms is None else _checked_ms(error.delay_ms)
-        return Nack(delivery.entry, safe_text(error), delay_ms)
-    return Nack(delivery.entry, error_text(error))
+    wish = deciding_error(error)
+    if isinstance(wish, RateLimited):
+        return Postponed(_checked_ms(wish.delay_ms), here=bool(wish.here))
+    # Beside other errors the group says more than the wish.
+    text = with_causes(wish, safe_text(wish)) if all(map(is_wish, leaves(error))) else with_causes(error)
+    if isinstance(wish, Reject):
+        return Nack(delivery.entry, text, rejected=True)
+    if isinstance(wish, Snooze):
+        return Nack(delivery.entry, text, _checked_ms(wish.delay_ms), snoozed=True)
+    if isinstance(wish, Retry):
+        delay_ms = None if wish.delay_ms is None else _checked_ms(wish.delay_ms)
+        return Nack(delivery.entry, text, delay_ms)
+    return _failed(delivery, error)
+
+
+def _failed(delivery: Delivery, error: BaseException) -> Nack:
+    return Nack(delivery.entry, with_causes(error), trace=last_frames(error))
 
 
 def _checked_ms(delay_ms: int) -> int:

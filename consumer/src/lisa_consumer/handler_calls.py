@@ -10,8 +10,9 @@ from contextlib import suppress
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.core import Core
+from lisa_consumer.error_details import comes_of_cancellation, leaves
 from lisa_consumer.gathering import BatchFailed, OfBatch
-from lisa_consumer.handler import Route, outcome_of
+from lisa_consumer.handler import Route, deciding_error, is_wish, outcome_of
 from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
 from lisa_consumer.metrics import METRICS, HandlerTimes
@@ -19,7 +20,10 @@ from lisa_consumer.middleware import check_has_run
 from lisa_consumer.prefetch import PrefetchWindow
 from lisa_consumer.tracing import HandlerSpans
 
-__all__ = ["HandlerCalls", "cancelled"]
+__all__ = ["GIVEN_BACK", "HandlerCalls"]
+
+GIVEN_BACK = Postponed(0, here=True)
+"""The outcome of a delivery that the worker itself has cut short: it spends no attempt."""
 
 
 class HandlerCalls:
@@ -45,6 +49,8 @@ class HandlerCalls:
         self._skip, self._end = skip, end
         self._spans = HandlerSpans(core, spans_per_s)
         self.times = HandlerTimes(core.group)
+        self.is_cancelling = False
+        """Whether the worker cancels its handlers, as its drain has ended."""
 
     async def one(self, route: Route, held: HeldDelivery) -> None:
         """Calls a handler with one delivery."""
@@ -63,7 +69,7 @@ class HandlerCalls:
                     await route.call(route.decoded(delivery), self._threads)
             except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked, and the error logged
                 took_s = time.monotonic() - began
-                _fail(held, error)
+                self._fail(held, error)
                 held.took_s = took_s
                 if span is not None:
                     self._spans.end(span, held, error)
@@ -95,7 +101,7 @@ class HandlerCalls:
             errors = _errors_of_each([held.delivery for held in batch], error)
             for held, of_one in zip(batch, errors, strict=True):
                 if of_one is not None:
-                    _fail(held, of_one)
+                    self._fail(held, of_one)
         ended = time.monotonic()
         for held in batch:
             held.took_s = ended - held.gathered_at
@@ -104,6 +110,21 @@ class HandlerCalls:
             for held, span, of_one in reversed(list(zip(batch, spans, errors, strict=True))):
                 if span is not None:
                     self._spans.end(span, held, of_one)
+
+    def _fail(self, held: HeldDelivery, error: BaseException) -> None:
+        """Notes what an exception of a handler means for its delivery."""
+        raised = error.cause if isinstance(error, OfBatch) else error
+        decides = deciding_error(raised)
+        if self.is_cancelling and comes_of_cancellation(raised) and not is_wish(decides):
+            held.outcome, held.result = GIVEN_BACK, "cancelled"
+        elif isinstance(decides, asyncio.CancelledError):
+            # The handler cancelled itself. That says all; elsewhere a traceback may help.
+            held.outcome = Nack(held.delivery.entry, "the handler was cancelled before it ended")
+            held.result = "cancelled"
+        else:
+            held.outcome = outcome = outcome_of(held.delivery, raised)
+            held.error = decides if raised is error and all(map(is_wish, leaves(raised))) else error
+            held.result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
 
     def observe(self, handled: Sequence[HeldDelivery]) -> None:
         """Adds the times of handlers that have ended to the averages of their topics, and to the metrics."""
@@ -124,28 +145,10 @@ class HandlerCalls:
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:
     """What an exception of a batch handler means for each delivery; None where that is handled."""
-    if isinstance(error, asyncio.CancelledError):
-        return [error] * len(deliveries)
+    error = deciding_error(error)
     if isinstance(error, BatchFailed):
         # A user's subclass may lack what failed, and a handler may have changed it: so it is checked again.
         with suppress(BaseException):
             by_place = {delivery.place: each for delivery, each in BatchFailed(error.failed).failed}
             return [by_place.get(delivery.place) for delivery in deliveries]
     return [error, *(OfBatch(error) for _ in deliveries[1:])]
-
-
-def _fail(held: HeldDelivery, error: BaseException) -> None:
-    """Notes what an exception of a handler means for its delivery."""
-    if isinstance(error, asyncio.CancelledError):
-        # The drain cancelled the handler, or the handler itself did: either way it did not finish.
-        held.outcome, held.result = cancelled(held.delivery), "cancelled"
-        return
-    held.outcome = outcome = outcome_of(held.delivery, error)
-    # That a handler was cancelled says all; here a traceback may help.
-    held.error = error
-    held.result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
-
-
-def cancelled(delivery: Delivery) -> Nack:
-    """The nack of a delivery whose handler was cancelled, or did not begin any more."""
-    return Nack(delivery.entry, "the handler was cancelled before it ended")

@@ -36,7 +36,7 @@ class HeldDelivery:
         """As its handler takes it."""
         self.place = delivery.place
         """Identifies the delivery: a server that has lost its last writes may deliver an entry again."""
-        self.renewed_at = renewed_at
+        self.read_at = self.renewed_at = renewed_at
         """A moment before its lease began or was last renewed."""
         self.is_begun = is_begun
         """Whether the server counts it as begun."""

@@ -74,10 +74,11 @@ class Isolation:
         if held is self._alone:
             self._reopen()
 
-    def clear(self) -> list[HeldDelivery]:
-        """Removes what has not begun; others are no longer held back for it."""
-        removed, self._waiting = list(self._waiting), deque()
-        if self._alone is None:
+    def clear(self, is_chosen: Callable[[HeldDelivery], bool] = lambda _: True) -> list[HeldDelivery]:
+        """Removes what has not begun, if it is chosen; others are no longer held back for it. Result: the removed."""
+        removed = list(filter(is_chosen, self._waiting))
+        self._waiting = deque(held for held in self._waiting if not is_chosen(held))
+        if self._alone is None and not self._waiting:
             self._held_since = None
         return removed
 

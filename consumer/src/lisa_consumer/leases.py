@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Iterable, Sequence
@@ -9,6 +10,7 @@ from collections.abc import Awaitable, Collection, Iterable, Sequence
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.logs import event
+from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.held_delivery import HeldDelivery
@@ -49,6 +51,19 @@ class Leases:
         for each in held:
             pop(each.place, None)
 
+    @property
+    def running(self) -> list[Delivery]:
+        """The deliveries whose handlers have not ended, whether or not they have begun."""
+        return [held.delivery for held in self._held.values() if not held.has_ended]
+
+    def visibility_s(self, topic: str) -> float:
+        """How long the leases of a topic last without a renewal; infinite while that is unknown."""
+        return self._visibility.get(topic, math.inf)
+
+    def of_topic(self, topic: str) -> list[HeldDelivery]:
+        """The deliveries of a topic whose handlers have not ended, in the order in which they were read."""
+        return [held for held in self._held.values() if held.delivery.topic == topic and not held.has_ended]
+
     def begin(self, held: HeldDelivery, timeout_s: float | None) -> bool:
         """Whether the lease surely still lasts, so that the handler may begin.
 
@@ -81,13 +96,13 @@ class Leases:
             while True:
                 self._reported.clear()
                 self._renew(renewing)
-                await asyncio.sleep(self._pause_s())
+                await asyncio.sleep(self.pause_s)
 
     async def _keep_learning(self, topics: Collection[str]) -> None:
         # Separate from renewals, as another server may hold the registry.
         while True:
             await self._warn_of(self._limit(self.learn(list(topics))))
-            await asyncio.sleep(self._pause_s())
+            await asyncio.sleep(self.pause_s)
 
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
         if (error := await asking) and str(error) not in self._reported:
@@ -96,13 +111,14 @@ class Leases:
             log = logger.warning if self._held else logger.debug
             log("cannot renew leases: %s", error, extra=event("renewal_failed", error=str(error)))
 
-    def _pause_s(self) -> float:
+    @property
+    def pause_s(self) -> float:
         """The pause between two rounds: half the age at which a lease is renewed."""
         return min(self._visibility.values(), default=1.0) / _RENEWALS / 2
 
     async def _limit(self, asking: Awaitable[None]) -> LisaError | None:
         """The error of a request, if any. Its time limit leaves time for a retry when the link has silently died."""
-        limit_s = max(self._pause_s(), _REPLY_S)
+        limit_s = max(self.pause_s, _REPLY_S)
         try:
             async with asyncio.timeout(limit_s):
                 await asking

@@ -59,6 +59,16 @@ class PrefetchWindow:
         """Counts deliveries that are held no longer."""
         self.take(-count)
 
+    @property
+    def mean_s(self) -> float:
+        """The average handling time; 0 before the first observation."""
+        return self._mean_s or 0.0
+
+    @property
+    def observed_at(self) -> float:
+        """When a handler of the topic last ended; before the first observation, when the topic was added."""
+        return self._observed_at
+
     def observe(self, times: Sequence[float]) -> None:
         """Updates the average handling time with others, in seconds, of handlers that ended since the last call."""
         now, mean_s = self._clock(), self._mean_s

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.delivery import Entry
@@ -112,6 +112,20 @@ class Queues:
         if beginning:
             self.start()
         return removed
+
+    def clear_overdue(self, topic: str, since: float) -> list[HeldDelivery]:
+        """Removes waiting deliveries of a topic that were read before a moment. Result: those."""
+        queue = self._queues.get(topic, deque())
+        overdue = list(takewhile(lambda held: held.read_at < since, queue))
+        if len(overdue) == len(queue):
+            self._queues.pop(topic, None)
+        for _ in overdue:
+            queue.popleft()
+        return overdue
+
+    def clear_overdue_alone(self, is_overdue: Callable[[HeldDelivery], bool]) -> list[HeldDelivery]:
+        """Removes deliveries that have waited too long to run alone. Result: those."""
+        return self._isolation.clear(is_overdue)
 
     def start(self) -> None:
         """Starts what may run, one delivery of each topic in turn, up to the limit."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
 
 from lisa_common.client.async_connection import AsyncConnection
@@ -17,13 +17,14 @@ from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.gathering import BatchSize, Gatherers
 from lisa_consumer.handler import Route
-from lisa_consumer.handler_calls import HandlerCalls, cancelled
+from lisa_consumer.handler_calls import GIVEN_BACK, HandlerCalls
 from lisa_consumer.handler_tasks import HandlerTasks
 from lisa_consumer.held_delivery import HeldDelivery, count_by_topic, postponed_ms
 from lisa_consumer.leases import Leases
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
+from lisa_consumer.stalls import Stalls
 
 __all__ = ["Runner"]
 
@@ -34,6 +35,10 @@ _GIVING_BACK_S = 2.0
 
 _BEGINNING = 1 / 4
 """The part of a drain in which held deliveries may still begin, if all of them should end within it."""
+
+
+_ALONE_S = 30.0
+"""How much longer a delivery that must run alone may wait, as others run and are held back in turns meanwhile."""
 
 
 class Runner:
@@ -76,7 +81,7 @@ class Runner:
             skip=self._skip,
             end=self._tasks.end,
         )
-        self._giving_back = set[asyncio.Task[None]]()
+        self._stalls, self._giving_back = Stalls(), set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
         self._drain_until = self._begin_until = 0.0
 
@@ -90,11 +95,14 @@ class Runner:
         marker = asyncio.create_task(self._queues.run())
         reader = asyncio.create_task(self._fetcher.run(self._add))
         waiter = asyncio.create_task(self._stopping.wait())
+        watcher = asyncio.create_task(self._watch())
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
+        self._health.check("handlers", self._stalls.find_problem)
         pulse = asyncio.create_task(self._health.run(lambda: self._calls.times.flush(len(self._tasks))))
         try:
-            done, _ = await asyncio.wait((keeper, settler, marker, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
+            running = (keeper, settler, marker, reader, waiter, watcher)
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             self._stop()
             for task in done:
                 task.result()
@@ -104,7 +112,7 @@ class Runner:
             await self._drain()
         finally:
             self._stopping.set()
-            await cancel_all(reader, waiter, marker, *self._giving_back)
+            await cancel_all(reader, waiter, watcher, marker, *self._giving_back)
             await self._cancel_handlers()
             self._settler.close()
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
@@ -193,6 +201,8 @@ class Runner:
     def _end(self, ended: list[HeldDelivery]) -> None:
         """Takes deliveries whose tasks have ended: settles those that were handled, and begins others."""
         handled = [held for held in ended if held.took_s is not None]
+        if self._stalls:
+            self._read_again(count_by_topic(ended))
         self._calls.observe(handled)
         postponed = postponed_ms(handled)
         self._settler.settle(handled, at_once=bool(postponed))
@@ -204,6 +214,8 @@ class Runner:
             if held.leads_batch:
                 self._gatherers.end(held.delivery.topic)
         self._queues.end(ended)
+        if self._stalls:
+            self._read_again(filter(self._has_slot, self._stalls))
         if len(handled) < len(ended):
             # Only now: once nothing of a topic is held, it may be removed, and its slots with it.
             self._drop([held for held in ended if held.took_s is None])
@@ -243,6 +255,51 @@ class Runner:
         self._fetcher.release(count_by_topic(held))
         self._queues.leave(held)
 
+    # Handlers that do not end
+
+    async def _watch(self) -> None:
+        """Gives back what waits for longer than a visibility timeout behind handlers that do not end."""
+        while True:
+            await asyncio.sleep(self._leases.pause_s)
+            if overdue := self._clear_overdue():
+                self._release_soon(overdue)
+            # A slot may also come free as another topic is removed.
+            self._read_again(filter(self._has_slot, self._stalls))
+            self._stalls.report()
+
+    def _clear_overdue(self) -> list[HeldDelivery]:
+        """Removes what has waited too long, and stops reading its topics, or it would come again at once."""
+        now = time.monotonic()
+        since = {topic: now - self._leases.visibility_s(topic) for topic in self._routes}
+        overdue = self._queues.clear_overdue_alone(lambda held: held.read_at < since[held.delivery.topic] - _ALONE_S)
+        for topic in {*self._queues.topics, *self._gatherers.topics}:
+            gathered = self._gatherers.clear_overdue(topic, since[topic])
+            waiting = [] if self._limit.room(topic) > 0 else self._queues.clear_overdue(topic, since[topic])
+            if gathered or waiting:
+                overdue += waiting + gathered
+                self._stall(topic, {*waiting, *gathered})
+                self._queues.end(gathered)
+        return overdue
+
+    def _stall(self, topic: str, overdue: Collection[HeldDelivery]) -> None:
+        if topic not in self._stalls:
+            self._fetcher.stall(topic)
+            running = [held for held in self._leases.of_topic(topic) if held not in overdue]
+            read_at, oldest = min(((held.read_at, held.delivery.id) for held in running), default=(0.0, "?"))
+            window = self._windows[topic]
+            since, visibility_s = max(read_at, window.observed_at), self._leases.visibility_s(topic)
+            self._stalls.begin(topic, since=since, visibility_s=visibility_s, mean_s=window.mean_s, oldest=oldest)
+
+    def _has_slot(self, topic: str) -> bool:
+        """Whether a handler of a topic may begin. Batches have slots while they gather: only the end of one tells."""
+        return self._routes[topic].batch is None and self._limit.room(topic) > 0
+
+    def _read_again(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            if topic in self._stalls:
+                self._stalls.end(topic)
+                self._fetcher.resume(topic)
+
     # Draining
 
     def _stop(self) -> None:
@@ -278,13 +335,11 @@ class Runner:
             await asyncio.wait(self._giving_back, timeout=_GIVING_BACK_S)
 
     async def _cancel_handlers(self) -> None:
-        self._queues.clear()
-        self._settle_cancelled(self._gatherers.clear())
-        self._settle_cancelled(await self._tasks.cancel())
-
-    def _settle_cancelled(self, unbegun: Sequence[HeldDelivery]) -> None:
+        """Cancels what still runs, and gives back what that leaves behind."""
+        self._calls.is_cancelling = True
+        unbegun = [*self._queues.clear(), *self._gatherers.clear(), *await self._tasks.cancel()]
         for held in unbegun:
-            held.outcome = cancelled(held.delivery)
+            held.outcome = GIVEN_BACK
         self._settler.settle(unbegun)
 
     async def _release(self, topics: Collection[str] | None) -> None:

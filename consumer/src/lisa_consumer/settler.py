@@ -153,6 +153,10 @@ class Settler:
         await self._connection.run(self._core.release([handled.delivery for handled in postponed], shut_ms))
         for handled in postponed:
             delivery, error = handled.delivery, handled.error
+            if handled.result == "cancelled":
+                text = "gave %s back, as its handler was cancelled at the end of the drain"
+                logger.warning(text, delivery, extra=delivery_event("handler_cancelled", delivery))
+                continue
             text = "" if error is None else safe_text(error)
             fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=text)
             # A pause of one worker may be asked for every second, of many deliveries: its handler knows what to say.

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, TypeVar, overload
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
@@ -45,7 +45,7 @@ M = TypeVar("M", bound=Middleware)
 K = TypeVar("K", bound=Hook)
 
 _INTERRUPTED_S = 3.0
-"""How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
+"""How long a worker that was interrupted twice may take to cancel its handlers and to settle; or to give them back."""
 
 
 class Worker(DeclaresSchedules, Pausable):
@@ -63,9 +63,9 @@ class Worker(DeclaresSchedules, Pausable):
     run in threads. At most `concurrency` handlers run at once, by default 32, or one for each topic if those are more;
     each topic can always run one. Leases are renewed, however long a handler runs.
 
-    On SIGTERM or SIGINT the worker stops reading, handles what it holds if that is quick, and releases the rest, which
-    costs no attempt. It waits up to `settings.drain_s` seconds for running handlers, and settles what they handled. It
-    survives outages of the server.
+    On SIGTERM or SIGINT the worker stops reading, handles what it holds if that is quick, and releases the rest. It
+    waits up to `settings.drain_s` seconds for running handlers, and settles what they handled. Then it cancels them and
+    gives their messages back. What is given back spends no attempt. The worker survives outages of the server.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Worker(DeclaresSchedules, Pausable):
         self._stopping = asyncio.Event()
         self._is_serving = False
         self._drain_until = 0.0
+        self._leases: Leases | None = None
         self.health = Health()
         """Whether the event loop runs, and this worker reads and settles; `lisa-consumer run --metrics` serves it."""
 
@@ -201,7 +202,7 @@ class Worker(DeclaresSchedules, Pausable):
             )
         was_drained = asyncio.run(self._serve_until_signalled())
         if threads_left(self._drain_until if was_drained else 0):
-            abandon_handlers()
+            asyncio.run(self._abandon_handlers())
         if not was_drained:
             sys.exit(1)
 
@@ -229,11 +230,20 @@ class Worker(DeclaresSchedules, Pausable):
             serving.cancel()
             await asyncio.wait((serving,), timeout=_INTERRUPTED_S)
         if tasks_left() or not serving.done():
-            abandon_handlers()
+            await self._abandon_handlers()
         ending.cancel()
         if not serving.cancelled():
             serving.result()
         return was_drained
+
+    async def _abandon_handlers(self) -> NoReturn:
+        """Gives back what still runs, and ends the process, so that nothing is handled twice at once."""
+        if self._leases and (running := self._leases.running):
+            with suppress(LisaError, TimeoutError):
+                limit = asyncio.timeout(_INTERRUPTED_S)
+                async with limit, AsyncConnection.of(self.settings, name="lisa-worker", url=self.url) as connection:
+                    await connection.run(self._core.release(running), patience_s=1)
+        abandon_handlers()
 
     def stop(self) -> None:
         """Makes the worker drain and end. Call it in the worker's event loop."""
@@ -276,7 +286,7 @@ class Worker(DeclaresSchedules, Pausable):
             runner.flush()
 
         async with connecting as connection, renewing:
-            leases = Leases(renewing, self._core)
+            self._leases = leases = Leases(renewing, self._core)
             fetcher = Fetcher(
                 *(connection, self._core, leases, routes),
                 settings=settings,

@@ -1,24 +1,22 @@
 """The gateway as an ASGI application, to serve or to mount."""
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Awaitable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lisa_common.errors import LisaError
 from lisa_gateway import health, v1
-from lisa_gateway.access import AccessMiddleware, Forbidden
+from lisa_gateway.access import AccessMiddleware
 from lisa_gateway.access_log import log_request
-from lisa_gateway.camellia.interface import Direct, interface
+from lisa_gateway.camellia import interface
 from lisa_gateway.dashboard import PAGES, dashboard_routes
-from lisa_gateway.gateway import Gateway
+from lisa_gateway.gateway import Gateway, lifespan
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.metrics import CountRequests
-from lisa_gateway.problems import Problem, refuse, response_of
+from lisa_gateway.problems import refuse
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
@@ -31,9 +29,18 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     `lifespan(application)` in that of the outer application; then polls end and connections close with it.
     """
     gateway = Gateway(settings or GatewaySettings.load())
-    application = _Application(
-        gateway,
-        exception_handlers={HTTPException: refuse, Forbidden: _forbid},
+    settings = gateway.settings
+    pages = dashboard_routes(gateway) if settings.dashboard else []
+    application = Starlette(
+        routes=[*health.routes(gateway), *interface.routes(gateway), v1.mount(gateway), *pages],
+        middleware=[
+            Middleware(_BelowRoot, settings.root_path),
+            Middleware(CountRequests, log_request if settings.access_log else None),
+            # Outside of quotas: a body that a quota slows down does not arrive too slowly.
+            Middleware(BodyLimits, settings),
+            Middleware(AccessMiddleware, settings, pages=PAGES if pages else None),
+        ],
+        exception_handlers={HTTPException: refuse, LisaError: refuse},
         lifespan=lifespan,
     )
     application.state.gateway = gateway
@@ -54,41 +61,3 @@ class _BelowRoot:
             if scope["path"].startswith(f"{root}/"):
                 scope["root_path"] = root
         return self._app(scope, receive, send)
-
-
-class _Application(Starlette):
-    """Starlette's handling of errors and its router serve all but the interface of camellia.
-
-    That interface answers its errors itself, and each layer of Starlette costs a tenth of one of its calls.
-    """
-
-    def __init__(self, gateway: Gateway, **more: Any) -> None:
-        self._gateway = gateway
-        self._camellia, metrics = interface(gateway)
-        pages = dashboard_routes(gateway) if gateway.settings.dashboard else []
-        self._pages = PAGES if pages else None
-        super().__init__(routes=[*health.routes(gateway), metrics, v1.mount(gateway), *pages], **more)
-
-    def build_middleware_stack(self) -> ASGIApp:
-        """The layers through which each request passes, the outermost first."""
-        settings = self._gateway.settings
-        direct = Direct(super().build_middleware_stack(), self._camellia)
-        limited = BodyLimits(direct, settings)
-        guarded = AccessMiddleware(limited, settings, pages=self._pages)
-        counted = CountRequests(guarded, log_request if settings.access_log else None)
-        return _BelowRoot(counted, settings.root_path)
-
-
-async def _forbid(_: Request, error: Exception) -> Response:
-    return response_of(Problem(403, "forbidden", str(error)))
-
-
-@asynccontextmanager
-async def lifespan(application: Starlette) -> AsyncIterator[None]:
-    """Watches the server while its block runs, and closes the gateway of an application at the end."""
-    gateway: Gateway = application.state.gateway
-    gateway.begin()
-    try:
-        yield
-    finally:
-        await gateway.close()

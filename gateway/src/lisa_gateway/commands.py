@@ -95,7 +95,7 @@ def push(
         secret_url = SecretStr(check_url(url))
         check_name("topic", topic)
         target = Target(topic=topic, url=secret_url, concurrency=settings.concurrency, reject_4xx=reject_4xx)
-        settings = settings.pushing(target)
+        settings = settings.model_copy(update={"targets": (target,)})
     elif reject_4xx:
         raise InvalidInput("--reject-4xx", "set", "given only with a topic; targets have a setting for it")
     try:

@@ -4,7 +4,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
@@ -15,7 +18,7 @@ from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.clock import ServerClock
 from lisa_gateway.loop_lag import LoopLag
-from lisa_gateway.metrics import METRICS, flush, gather, stop_gathering
+from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import Polls
 from lisa_gateway.problems import Busy
 from lisa_gateway.settings import GatewaySettings
@@ -23,7 +26,7 @@ from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin, TopicEvents
 from lisa_producer import AsyncProducer, ProducerSettings
 
-__all__ = ["Gateway", "GroupDesk"]
+__all__ = ["Gateway", "GroupDesk", "lifespan"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +87,6 @@ class Gateway:
     def begin(self) -> None:
         """Begins to watch the server and to beat, until the gateway closes."""
         self.health.check("server", lambda: self._problem)
-        gather()
         tasks = self._watch_server(), self.health.run(self._count), self._lag.run()
         self._pulse = [asyncio.create_task(task) for task in tasks]
 
@@ -129,7 +131,6 @@ class Gateway:
     def _count(self) -> None:
         METRICS.set("lisa_http_polls", self.count_polls())
         METRICS.set("lisa_http_loop_lag_seconds", self._lag.worst_s)
-        flush()
         self._close_idle()
 
     def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
@@ -219,6 +220,14 @@ class Gateway:
         await self.settler.close()
         await self.producer.close()
         await self.admin.close()
-        if self._pulse:
-            self._pulse.clear()
-            stop_gathering()
+
+
+@asynccontextmanager
+async def lifespan(application: Starlette) -> AsyncIterator[None]:
+    """Watches the server while its block runs, and closes the gateway of an application at the end."""
+    gateway: Gateway = application.state.gateway
+    gateway.begin()
+    try:
+        yield
+    finally:
+        await gateway.close()

@@ -1,4 +1,4 @@
-"""JSON of requests and answers: strict, and of as many values as other requests can wait for."""
+"""JSON of requests and answers: strict, and of as many values as other requests can wait for; and of settings."""
 
 import json
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from lisa_common.strict_json import strict_json
 from lisa_gateway.aside import SMALL
 
-__all__ = ["MAX_VALUES", "decode", "encode", "encode_exactly"]
+__all__ = ["MAX_VALUES", "decode", "encode", "encode_exactly", "json_list"]
 
 MAX_VALUES: Final = 100_000
 """Most values in one JSON text, nested ones included."""
@@ -48,3 +48,13 @@ def _has_many_values(text: str) -> bool:
         within ^= (len(parts) - 1) & 1
         start = end
     return count > MAX_VALUES
+
+
+def json_list(value: Any) -> Any:
+    """Reads a setting that is a list of tables: text is JSON, an empty one an empty list. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else ()
+    except (ValueError, RecursionError):
+        raise ValueError("a JSON list of tables") from None

@@ -1,30 +1,19 @@
 """What gateways and pushers count. `register` starts it, and adds the metrics to a registry of `prometheus_client`."""
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lisa_common.observing import prometheus
 from lisa_common.observing.catalog import Program
-from lisa_common.observing.gathered import Gathered
 from lisa_common.observing.health import Health
 from lisa_common.observing.metrics import MetricSet
 from lisa_common.observing.server import serving
 from lisa_consumer import metrics as of_consumers
 from lisa_producer import metrics as of_producers
 
-__all__ = [
-    "METRICS",
-    "CountRequests",
-    "flush",
-    "gather",
-    "name_route",
-    "observed",
-    "register",
-    "stop_gathering",
-]
+__all__ = ["METRICS", "CountRequests", "name_route", "observed", "register"]
 
 METRICS = MetricSet(Program.GATEWAY)
 
@@ -52,41 +41,6 @@ def observed(address: str | None, health: Health) -> AbstractContextManager[obje
 def name_route(scope: Any, route: str) -> None:
     """Names the route of a request, as documented: a path with its parameters by name."""
     scope[_KEY] = route
-
-
-_Request = tuple[tuple[str, str, str], float]
-"""Route, method and status; and duration in s."""
-
-
-def _count_requests(requests: Sequence[_Request]) -> None:
-    times: dict[str, list[float]] = defaultdict(list)
-    for (route, _, _), took_s in requests:
-        times[route].append(took_s)
-    for labels, count in Counter([labels for labels, _ in requests]).items():
-        METRICS.count("lisa_http_requests_total", *labels, by=count)
-    for route, took in times.items():
-        METRICS.observe("lisa_http_request_seconds", took, route)
-
-
-_REQUESTS = Gathered(_count_requests)
-
-
-def gather() -> None:
-    """Has requests and their sends wait for `flush`, until `stop_gathering`."""
-    _REQUESTS.begin()
-    of_producers.SENDS.begin()
-
-
-def stop_gathering() -> None:
-    """Undoes one call of `gather`."""
-    _REQUESTS.end()
-    of_producers.SENDS.end()
-
-
-def flush() -> None:
-    """Counts what was gathered lately. Call it before an exposition, and now and then."""
-    _REQUESTS.flush()
-    of_producers.SENDS.flush()
 
 
 class CountRequests:
@@ -128,8 +82,5 @@ class CountRequests:
 
 def _count(scope: Any, status: str, took_s: float) -> None:
     route, method = scope.get(_KEY, _OTHER), scope["method"]
-    request = (route, method if method in _METHODS else _OTHER, status), took_s
-    if _REQUESTS.on:
-        _REQUESTS.add(request)
-    else:
-        _count_requests((request,))
+    METRICS.count("lisa_http_requests_total", route, method if method in _METHODS else _OTHER, status)
+    METRICS.observe("lisa_http_request_seconds", (took_s,), route)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
@@ -21,7 +22,7 @@ __all__ = ["MAX_BATCH", "Poller", "Polls"]
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 1_000
-"""Most messages of one poll."""
+"""Most messages, or receipts, of one request."""
 
 _BLOCKS = (1.0, 0.25, 0.06, 0.015)
 """How long the reads wait, in seconds: the first for topics that are polled all the time, the others for new topics."""
@@ -53,17 +54,15 @@ class Poller:
         return self.future.done()
 
 
+@dataclass(slots=True)
 class _Topic:
     """The pollers of a topic, first come, first served."""
 
-    __slots__ = ("demand", "is_covered", "pollers")
-
-    def __init__(self) -> None:
-        self.pollers: OrderedDict[Poller, None] = OrderedDict()
-        self.demand = 0
-        """Messages that they would take."""
-        self.is_covered = False
-        """Whether a read waits for it."""
+    pollers: OrderedDict[Poller, None] = field(default_factory=OrderedDict)
+    demand: int = 0
+    """Messages that they would take."""
+    is_covered: bool = False
+    """Whether a read waits for it."""
 
 
 _Served = list[tuple[Poller, list[Delivery]]]
@@ -103,7 +102,7 @@ class Polls:
         self._pulling += 1
         try:
             deliveries = await self._lender.read(batch, topics=topic)
-            await self._release(deliveries[batch:])
+            await self.release(deliveries[batch:])
             return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
         finally:
             self._pulling -= 1
@@ -135,8 +134,18 @@ class Polls:
             self._remove(poller)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Gives back deliveries that could not be sent: they are ready again at once, and no attempt is spent."""
-        await self._release(deliveries)
+        """Gives back deliveries that are not sent: they are ready again at once, and no attempt is spent."""
+        if not deliveries:
+            return
+        try:
+            await self._lender.release(*deliveries)
+        except LisaError as error:
+            logger.warning(
+                "cannot release %d messages, they come again later: %s",
+                len(deliveries),
+                error,
+                extra=event("release_failed", count=len(deliveries), error=str(error)),
+            )
 
     def stop(self) -> None:
         """Ends all polls with an empty answer, and begins no more reads."""
@@ -231,7 +240,7 @@ class Polls:
         else:
             for name in names:
                 try:
-                    await self._release(await self._lender.read(1, topics=name))
+                    await self.release(await self._lender.read(1, topics=name))
                 except LisaError as raised:
                     broken[name] = raised
         for poller in failed:
@@ -267,16 +276,16 @@ class Polls:
             for by_id in {poller.by_id for poller, _ in served}:
                 asking = [each for each in served if each[0].by_id is by_id]
                 loans = [(delivery, poller.lease_s) for poller, batch in asking for delivery in batch]
-                kept.update(map(_place, await self._lend(loans, by_id=by_id)))
+                kept.update(delivery.place for delivery in await self._lend(loans, by_id=by_id))
             for poller, batch in served:
-                lent = [delivery for delivery in batch if _place(delivery) in kept]
+                lent = [delivery for delivery in batch if delivery.place in kept]
                 if poller.is_served:
                     rest += lent
                 elif lent:
                     poller.future.set_result(lent)
                 else:
                     self._enter(poller, first=True)
-        await self._release(rest)
+        await self.release(rest)
 
     async def _top_up(self, served: _Served, limit: int) -> None:
         """Reads on for those who get less than they asked for although there may be more."""
@@ -294,30 +303,13 @@ class Polls:
                     )
                     return
                 batch.extend(more[:missing])
-                await self._release(more[missing:])
+                await self.release(more[missing:])
 
     async def _lend(self, loans: Sequence[tuple[Delivery, float]], *, by_id: bool) -> list[Delivery]:
         if not loans:
             return []
         kept = await self._lender.lend(*loans, by_id=by_id)
         return [delivery for (delivery, _), is_kept in zip(loans, kept, strict=True) if is_kept]
-
-    async def _release(self, deliveries: Sequence[Delivery]) -> None:
-        if not deliveries:
-            return
-        try:
-            await self._lender.release(*deliveries)
-        except LisaError as error:
-            logger.warning(
-                "cannot release %d messages, they come again later: %s",
-                len(deliveries),
-                error,
-                extra=event("release_failed", count=len(deliveries), error=str(error)),
-            )
-
-
-def _place(delivery: Delivery) -> tuple[str, str, str]:
-    return delivery.place
 
 
 def _fail(pollers: Sequence[Poller], error: LisaError) -> None:

@@ -26,7 +26,19 @@ from lisa_common.errors import (
 )
 from lisa_gateway import json_text
 
-__all__ = ["PROBLEMS", "Busy", "OverQuota", "Problem", "Refusal", "problem_of", "refuse", "response_of", "send_problem"]
+__all__ = [
+    "PROBLEMS",
+    "Busy",
+    "Forbidden",
+    "OverQuota",
+    "Problem",
+    "Refusal",
+    "Unauthorized",
+    "problem_of",
+    "refuse",
+    "response_of",
+    "send_problem",
+]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -93,6 +105,14 @@ class Refusal(LisaError):
         super().__init__(problem.detail)
 
 
+class Unauthorized(LisaError):
+    """A request does not say who calls, or a token is not known."""
+
+
+class Forbidden(LisaError):
+    """The caller may not do this."""
+
+
 class Busy(LisaError):
     """The gateway serves as much as it may."""
 
@@ -123,6 +143,8 @@ def _shown(value: object) -> Any:
 
 _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (InvalidInput, 400, "invalid-input", ()),
+    (Unauthorized, 401, "unauthorized", ()),
+    (Forbidden, 403, "forbidden", ()),
     (UnknownTopic, 404, "unknown-topic", ("topic",)),
     (UnknownSchedule, 404, "unknown-schedule", ("schedule",)),
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
@@ -148,38 +170,33 @@ def problem_of(error: LisaError) -> Problem:
             more = {member: getattr(error, member) for member in members}
             if isinstance(error, InvalidInput):
                 more = {"field": error.field, "value": _shown(error.value), "expected": error.expected}
-            return Problem(status, name, str(error), more)
+            # Errors of a connection say where the server is: the log does, and callers need not know.
+            detail = PROBLEMS[name] if isinstance(error, (Unreachable, OutcomeUnknown)) else str(error)
+            return Problem(status, name, detail, more)
     # A batch that stopped half-way; a script that failed at a key of another type; errors that later releases add.
     cause = error.__cause__
     return problem_of(cause) if isinstance(cause, LisaError) else Problem(502, "server-refuses", str(error))
 
 
-def encode(problem: Problem) -> bytes:
-    """The JSON object, as bytes."""
-    return json_text.encode(problem.document)
-
-
 def response_of(problem: Problem, **headers: str) -> Response:
     """The response for a problem."""
-    return Response(encode(problem), problem.status, media_type=MEDIA_TYPE, headers=problem.headers | headers)
+    return Response(
+        json_text.encode(problem.document), problem.status, media_type=MEDIA_TYPE, headers=problem.headers | headers
+    )
 
 
 async def send_problem(send: Any, problem: Problem, *headers: tuple[bytes, bytes]) -> None:
     """Answers an ASGI request with a problem, below any framework."""
-    body = encode(problem)
-    own = ((name.encode(), value.encode()) for name, value in problem.headers.items())
-    fields = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", str(len(body)).encode()),
-        *own,
-        *headers,
-    ]
+    response = response_of(problem)
+    fields = [*response.raw_headers, *headers]
     await send({"type": "http.response.start", "status": problem.status, "headers": fields})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """Answers requests that no route takes; for Starlette, as the handler of its HTTPException."""
+    """Answers errors of Lisa, and requests that no route takes, for Starlette."""
+    if isinstance(error, LisaError):
+        return response_of(problem_of(error))
     path, method = request.url.path, request.method
     if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "")

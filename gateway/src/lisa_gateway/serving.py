@@ -16,11 +16,10 @@ from granian.server.embed import Server
 from lisa_common.collector import spare_collector
 from lisa_common.errors import InvalidSettings, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
-from lisa_gateway.address import ListenAddress, parse_listen
 from lisa_gateway.app import app, lifespan
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import observed
-from lisa_gateway.settings import GatewaySettings
+from lisa_gateway.settings import GatewaySettings, ListenAddress, parse_listen
 
 __all__ = ["loop_factory", "serve"]
 

@@ -1,27 +1,54 @@
-"""Settings of a gateway."""
+"""Settings of a gateway, and the address that it listens on."""
 
 import re
-from typing import Annotated, ClassVar, Final
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
+from lisa_common.errors import InvalidInput
 from lisa_common.settings import MetricsAddress
 from lisa_common.validation import MAX_RETRIES, check_name
 from lisa_gateway.access.settings import AccessSettings
-from lisa_gateway.address import parse_listen
-from lisa_gateway.dashboard.settings import DashboardSettings
 from lisa_gateway.limits.settings import LimitSettings
 
-__all__ = ["MAX_WAIT_S", "GatewaySettings"]
+__all__ = ["MAX_WAIT_S", "GatewaySettings", "ListenAddress", "parse_listen"]
 
 _TEN_YEARS_S = 10 * 365 * 86_400
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+_TCP = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]+)):([0-9]{1,5})")
+_MAX_PORT = 65_535
 
 MAX_WAIT_S: Final = 50.0
 """Longest wait for messages, in seconds: nginx and other proxies give up on an answer after 60 s."""
 
 
-class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """A TCP address, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen(text: str) -> ListenAddress:
+    """Reads "host:port", "[v6]:port" or "unix:/path". Raises InvalidInput."""
+    if text.startswith("unix:") and text.removeprefix("unix:").startswith("/"):
+        return ListenAddress(path=text.removeprefix("unix:"))
+    match = _TCP.fullmatch(text)
+    if match is None or int(match[3]) > _MAX_PORT:
+        raise InvalidInput("listen", text, "host:port, [v6]:port or unix:/path, with a port from 0 to 65,535")
+    return ListenAddress(match[1] or match[2], int(match[3]))
+
+
+class GatewaySettings(AccessSettings, LimitSettings):
     """Settings of a gateway, and those of all programs."""
 
     table: ClassVar[str] = "gateway"
@@ -71,6 +98,15 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
     access_log: Annotated[
         bool, Field(description="log each request: method, path, status, time, caller and address")
     ] = False
+    dashboard: Annotated[bool, Field(description="serve pages for people at /dashboard")] = False
+    dashboard_bodies: Annotated[
+        Literal["all", "operators", "nobody"],
+        Field(description="who may see bodies and headers of messages in the dashboard"),
+    ] = "all"
+    dashboard_wait_s: Annotated[
+        float,
+        Field(ge=0.1, le=60, description="how long a page waits for the server; then it shows what is known"),
+    ] = 2.0
     receipt_key: Annotated[
         SecretStr,
         Field(

@@ -1,6 +1,5 @@
 """The topics that requests name: declared when somebody sends to them or reads them."""
 
-import asyncio
 import time
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -33,33 +32,23 @@ class KnownTopics:
         self._settings = settings
         self._declared: dict[str, float] = {}
         self._policies: dict[str, tuple[float, Policy]] = {}
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-
-    def is_declared(self, topic: str) -> bool:
-        """Whether `declare` would find it known: then it need not be awaited."""
-        return self._declared.get(topic, 0) > time.monotonic()
 
     def is_known(self, topic: str) -> bool:
         """Whether the topic was found declared lately, or at some time before."""
         return topic in self._policies
 
-    async def declare(self, topic: str, quota: Quota) -> None:
-        """Makes the topic and its group, unless they exist, so that later pulls get what is sent now.
+    async def declare(self, topic: str, quota: Quota, group: str = "") -> None:
+        """Makes the topic and the group of the settings, unless they exist, so that later pulls get what is sent now.
 
+        With another `group`, makes the topic alone: a group in which nobody pulls would keep its messages for ever.
         Raises InvalidInput for an invalid name, OverQuota, TooManyGroups and other errors of the server.
         """
-        if self.is_declared(topic):
+        if self._declared.get(topic, 0) > time.monotonic():
             return
         # An id that has ended may be sent again at once, as with camellia.
         await self.ensure(topic, quota, **({"dedup_window_ms": 0} if self._settings.resend_ended else {}))
-        task = self._under_way.get(topic)
-        if task is None:
-            task = self._under_way[topic] = asyncio.create_task(self._make_group(topic))
-            task.add_done_callback(lambda _: self._under_way.pop(topic, None))
-        # A client that hangs up must not end it for the others.
-        await asyncio.shield(task)
-
-    async def _make_group(self, topic: str) -> None:
+        if group and group != self._settings.group:
+            return
         await self._admin.create_group(topic, self._settings.group)
         if len(self._declared) >= _MAX_KNOWN:
             self._declared.clear()
@@ -70,7 +59,7 @@ class KnownTopics:
         try:
             await self._policy(topic)
         except UnknownTopic:
-            quota.admit_topic()
+            quota.admit_topic(topic)
 
     async def ensure(self, topic: str, quota: Quota, **fields: int) -> Policy:
         """The policy of a topic. Declares a new one with these fields, and counts it.
@@ -80,7 +69,7 @@ class KnownTopics:
         try:
             return await self._policy(check_name("topic", topic))
         except UnknownTopic:
-            quota.admit_topic()
+            quota.admit_topic(topic)
             await self._admin.create_topic(topic, **fields)
             return await self._policy(topic)
 

@@ -20,8 +20,8 @@ __all__ = ["worker"]
 
 _LONG_S = 4.0
 """Longer than any visibility timeout of the load."""
-_TIMEOUT_S = 6.0
-"""The timeout that ends a handler that hangs."""
+_TIMEOUT_S = 8.0
+"""The timeout that ends a handler that hangs: longer than a drain, which then cancels it."""
 
 group = os.environ.get("LISA_CHAOS_GROUP", "billing")
 history = recorder(f"worker-{group}")
@@ -41,9 +41,12 @@ async def handle(delivery: Delivery) -> None:
         _obey(what, delivery.attempt)
 
 
-@worker.on("mail", timeout=_TIMEOUT_S)
+@worker.on("mail", timeout=_TIMEOUT_S, concurrency=4)
 def handle_in_thread(delivery: Delivery) -> None:
-    """The same in a thread, which nothing can end: so it hangs only for a while."""
+    """The same in a thread, which nothing can end: so it hangs only for a while.
+
+    It has few slots: what waits behind long ones for a visibility timeout is given back.
+    """
     with recorded(history, delivery):
         what = plan_of(delivery.body).what
         if delivery.attempt == 1 and what in ("long", "hang"):

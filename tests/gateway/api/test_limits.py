@@ -63,6 +63,7 @@ def _exchange(url: str, *parts: bytes) -> bytes:
 
 
 POST = b"POST /v1/ack HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+LONG = b"content-length: 100001\r\n\r\n"
 HEAD = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
 
 
@@ -79,6 +80,10 @@ HEAD = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
         ((HEAD + b"".join(b"x%d: y\r\n" % number for number in range(2_000)) + b"\r\n",), b"431"),
         ((b"GET /" + b"a" * 200_000,), b"431"),
         ((b"POST /v1/ack HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100001\r\n\r\n",), b"413"),
+        *(
+            ((each + b" HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n" + LONG,), b"413")
+            for each in (b"POST /v1/ack", b"POST /v1/topics/t/batch", b"PUT /v1/topics/t/messages/a")
+        ),
         ((HEAD * 1 + b"\r\n" + (HEAD + b"\r\n") * 40,), None),
     ],
 )

@@ -452,7 +452,7 @@ def test_secrets_of_a_target_are_sent_and_never_shown(
     file = tmp_path / "key"
     file.write_text("key-of-file\n")
     keys.write_body = lambda out: out.write(b"Cannot POST /hook/path-secret with key-of-file")
-    keys.answer = lambda _: (400, {"content-length": "46"})
+    keys.answer = lambda _: (400, {"content-length": "46", "location": "/path-secret", "set-cookie": "a=cookie-secret"})
     targets = [
         {
             "topic": topic,

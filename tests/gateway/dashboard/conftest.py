@@ -40,7 +40,9 @@ def kill(gateways: Gateways) -> Iterator[Callable[..., None]]:
     """Makes ready messages of a topic dead letters of a group."""
     with Session() as stack:
 
-        def work(topic: str, count: int, *, group: str = "billing", error: str = "no such order") -> None:
+        def work(
+            topic: str, count: int, *, group: str = "billing", error: str | BaseException = "no such order"
+        ) -> None:
             settings = ConsumerSettings(redis_url=gateways.url, prefix=gateways.prefix)
             consumer = stack.enter_context(Consumer(topic, group, settings=settings))
             left = count

@@ -12,14 +12,9 @@ import httpx
 import pytest
 import redis
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.routing import Mount
 
-from lisa_common.settings import Settings
-from lisa_gateway import GatewaySettings, lifespan
-from lisa_gateway.dashboard import dashboard
-from lisa_gateway.dashboard.user import User
-from lisa_manager import Admin
+from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server
 from support.gateways import Gateways
@@ -126,26 +121,11 @@ def test_pages_of_a_hung_server_show_what_is_known(
 
 
 def test_mounted_in_another_application(redis_url: str, gateways: Gateways, producer: Producer, topic: str) -> None:
-    """Below any path; that application says who asks. Forms and links work there as well."""
-    producer.send(topic, "x", id="a", delay=3_600)
-    settings = GatewaySettings(redis_url=redis_url, prefix=gateways.prefix)
-
-    def identify(request: Request) -> User | None:
-        name = request.headers.get("x-name")
-        return User(name, "operator" if name == "olaf" else "viewer") if name else None
-
-    pages = dashboard(settings, user=identify)
-    outer = Starlette(routes=[Mount("/deep/queue", app=pages)], lifespan=lambda _: lifespan(pages))
-    with served(outer) as url, httpx.Client(base_url=f"{url}/deep/queue/", timeout=30) as client:
-        assert client.get("").status_code == 403
-        viewer, olaf = Browser(client, **{"x-name": "eve"}), Browser(client, **{"x-name": "olaf"})
-        assert viewer.get().status == 200
-        assert viewer.post("do-due-now", {"sec-fetch-site": "same-origin"}, topic=topic, id="a").status_code == 403
-        page = olaf.get("message", topic=topic, id="a")
-        assert "due now" in olaf.send(page, page.form("do-due-now")).text
-        for name in [given["src"] for tag, given in page.tags if tag == "script"]:
-            assert client.get(name, headers={"x-name": "eve"}).status_code == 200
-        assert [each.who for each in _activity(settings) if each.topic == topic] == ["olaf"]
+    """With its gateway, below any path; forms, links, static files and live parts work there as well."""
+    made = app(GatewaySettings(redis_url=redis_url, prefix=gateways.prefix, dashboard=True))
+    outer = Starlette(routes=[Mount("/deep/queue", app=made)], lifespan=lambda _: lifespan(made))
+    with served(outer) as url:
+        _use_below(f"{url}/deep/queue", producer, topic)
 
 
 def test_behind_a_proxy_that_cuts_a_prefix(base_url: str, producer: Producer, topic: str) -> None:
@@ -179,19 +159,14 @@ def _use_below(url: str, producer: Producer, topic: str) -> None:
 
 
 def test_the_example_of_the_docs(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses whom the application does not know."""
+    """The pages are below the path of the gateway."""
     page = (Path(__file__).parents[3] / "docs/dashboard.md").read_text("utf-8")
     monkeypatch.setenv("LISA_REDIS_URL", redis_url)
     monkeypatch.setenv("LISA_PREFIX", "example")
     names: dict[str, Any] = {}
     exec(page.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102 - that is the test
     with served(names["app"]) as url:
-        assert httpx.get(f"{url}/queue/").status_code == 403
-
-
-def _activity(settings: Settings) -> list[object]:
-    with Admin(settings=settings) as admin:
-        return list(admin.activity())
+        assert httpx.get(f"{url}/queue/dashboard/").status_code == 200
 
 
 @pytest.mark.slow

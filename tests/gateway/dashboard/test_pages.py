@@ -1,5 +1,6 @@
 """Each page, read without scripts: what it shows, and that it can be sent to a colleague."""
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -126,6 +127,19 @@ def test_message_shows_all_that_is_known(browser: Browser, producer: Producer, t
     assert saved.content == b'{"n":1}'
     assert saved.headers["content-disposition"].startswith("attachment")
     assert browser.get("message", topic=topic, id="nobody").status == 404
+
+
+def test_message_shows_where_its_handler_failed(browser: Browser, producer: Producer, topic: str, kill: Kill) -> None:
+    """The last frames of the traceback, below the error."""
+    producer.send(topic, "x", id="a")
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError as error:
+        kill(topic, 1, error=error)
+    text = browser.get("message", topic=topic, id="a").text
+    assert re.search(
+        r"ZeroDivisionError: division by zero\n  at \S+test_pages.py:[0-9]+ in test_message_shows", text
+    ), text
 
 
 def test_find_by_id_in_one_topic_and_in_all(browser: Browser, producer: Producer, topic: str) -> None:

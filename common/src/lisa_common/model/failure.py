@@ -4,13 +4,17 @@
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Failure", "read_failure"]
+__all__ = ["Failure", "read_failure", "with_trace"]
 
 # Valid numbers have no more digits: Lua would lose them, and Python refuses thousands of them.
 _NUMBER, _ENTRY = rb"([0-9]{1,15})", rb"[0-9]{1,20}-[0-9]{1,20}"
 _LAYOUT = re.compile(rb"%b (%b) (%b|-) %b %b (\S+) (.*)" % (_NUMBER, _ENTRY, _ENTRY, _NUMBER, _NUMBER), re.DOTALL)
+
+_FRAME = "\n  at "
+"""Precedes each frame of a traceback, behind the text of the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,18 @@ class Failure:
     at_ms: int
     reason: str
     error: str
+    trace: tuple[str, ...] = ()
+    """The last frames of the handler's traceback as "file:line in function", the innermost last; empty if unknown."""
+
+    @property
+    def details(self) -> str:
+        """The error, and the frames of its traceback, each on a line."""
+        return with_trace(self.error, self.trace)
+
+
+def with_trace(error: str, trace: Sequence[str]) -> str:
+    """The text of an error and the frames of its traceback, as one text to store."""
+    return "".join([error, *(_FRAME + frame for frame in trace)])
 
 
 def read_failure(value: bytes | None) -> Failure | None:
@@ -31,7 +47,8 @@ def read_failure(value: bytes | None) -> Failure | None:
     match = _LAYOUT.fullmatch(value or b"")
     if match is None:
         return None
-    attempts, entry, following, due, at, reason, error = match.groups()
+    attempts, entry, following, due, at, reason, text = match.groups()
+    error, *trace = text.decode("utf-8", "replace").split(_FRAME)
     return Failure(
         attempts=int(attempts),
         entry=entry.decode(),
@@ -39,5 +56,6 @@ def read_failure(value: bytes | None) -> Failure | None:
         due_ms=int(due),
         at_ms=int(at),
         reason=reason.decode("utf-8", "replace"),
-        error=error.decode("utf-8", "replace"),
+        error=error,
+        trace=tuple(trace),
     )

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from lisa_common.model.delivery import Entry, entries_of
+from lisa_common.model.failure import with_trace
 from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
@@ -194,7 +195,7 @@ def nack(
             n.entry.due_ms,
             "" if n.delay_ms is None else n.delay_ms,
             n.reason,
-            n.error[:MAX_ERROR_CHARACTERS].encode("utf-8", "replace"),
+            with_trace(n.error[:MAX_ERROR_CHARACTERS], n.trace).encode("utf-8", "replace"),
         )
         for n in nacks
     ]

@@ -34,6 +34,8 @@ class Nack:
     rejected: bool = False
     snoozed: bool = False
     isolated: bool = False
+    trace: tuple[str, ...] = ()
+    """The last frames of the traceback, the innermost last; see `lisa_common.model.failure`."""
 
     @property
     def reason(self) -> str:

@@ -1,7 +1,6 @@
 """Access: who calls, by bearer tokens or a trusted proxy; what each route needs; and the middleware that checks it."""
 
-from lisa_gateway.access.browsers import check_browser
-from lisa_gateway.access.callers import OPEN, STRANGER, Caller, Forbidden
+from lisa_gateway.access.callers import OPEN, STRANGER, Caller
 from lisa_gateway.access.grants import ALL_TOPICS, Grant, Role, hash_of, new_token
 from lisa_gateway.access.middleware import AccessMiddleware, caller_of
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
@@ -15,13 +14,11 @@ __all__ = [
     "AccessMiddleware",
     "AccessSettings",
     "Caller",
-    "Forbidden",
     "Grant",
     "Role",
     "Rule",
     "Scope",
     "caller_of",
-    "check_browser",
     "hash_of",
     "new_token",
 ]

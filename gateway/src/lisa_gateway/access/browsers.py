@@ -6,8 +6,8 @@ All send `Origin` with a POST, and `Sec-Fetch-Site` with every request where the
 
 from typing import Any
 
-from lisa_gateway.access.callers import Forbidden
 from lisa_gateway.access.settings import AccessSettings
+from lisa_gateway.problems import Forbidden
 
 __all__ = ["check_browser"]
 

@@ -7,26 +7,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from lisa_common.errors import LisaError
 from lisa_gateway.access.grants import ALL_TOPICS, ANY_USER, Grant, Role, hash_of
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.settings import AccessSettings, is_loopback
+from lisa_gateway.problems import Forbidden, Unauthorized
 
-__all__ = ["OPEN", "STRANGER", "Access", "Caller", "Forbidden", "Unauthorized"]
+__all__ = ["OPEN", "STRANGER", "Access", "Caller"]
 
 _Headers = Sequence[tuple[bytes, bytes]]
 
 _MAX_TOKEN = 1_024
 
 _NO_LIMITS = Quota()
-
-
-class Unauthorized(LisaError):
-    """A request does not say who calls, or a token is not known."""
-
-
-class Forbidden(LisaError):
-    """The caller may not do this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from starlette.responses import Response
+
 from lisa_gateway.access.browsers import check_browser
-from lisa_gateway.access.callers import STRANGER, Access, Caller, Forbidden, Unauthorized
+from lisa_gateway.access.callers import STRANGER, Access, Caller
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.camellia.answers import refusal
-from lisa_gateway.problems import OverQuota, Problem, problem_of, send_problem
+from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of, response_of, send_problem
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
@@ -56,17 +59,22 @@ class AccessMiddleware:
                 # RFC 6750, section 3; RFC 7617, section 2.
                 kind = b"Basic" if is_page else b"Bearer"
                 challenge = (b"www-authenticate", kind + b' realm="lisa"')
-                return send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
+                return send_problem(send, problem_of(error), challenge)
             except Forbidden as error:
-                return send_problem(send, Problem(403, "forbidden", str(error)))
+                return send_problem(send, problem_of(error))
             if scope[_KEY].grant is not None:
-                quota, length = scope[_KEY].quota, _length(scope["headers"])
-                try:
-                    quota.admit_request(length)
-                except OverQuota as error:
-                    return _send_over_quota(send, path, error)
-                receive, send = quota.counting(length, receive, send)
+                return self._count(scope[_KEY].quota, path, scope, receive, send)
         return self._app(scope, receive, send)
+
+    async def _count(self, quota: Quota, path: str, scope: Any, receive: _Receive, send: _Send) -> None:
+        length = _length(scope["headers"])
+        try:
+            quota.admit_request(length)
+        except OverQuota as error:
+            await _refuse_over_quota(path, error)(scope, receive, send)
+            return
+        with quota.holding() as hold:
+            await self._app(scope, *quota.counting(scope, length, receive, send, hold))
 
 
 def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
@@ -75,13 +83,9 @@ def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     return int(length) if length.isdigit() else 0
 
 
-async def _send_over_quota(send: _Send, path: str, error: OverQuota) -> None:
-    if not path.startswith("/camellia/"):
-        await send_problem(send, problem_of(error))
-        return
-    reply = refusal(error)
-    await send(reply.head())
-    await send({"type": "http.response.body", "body": reply.body})
+def _refuse_over_quota(path: str, error: OverQuota) -> Response:
+    """Clients of camellia's calls get its form of answers."""
+    return refusal(error) if path.startswith("/camellia/") else response_of(problem_of(error))
 
 
 def caller_of(scope: Any) -> Caller:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from lisa_gateway.limits import is_streamed
 from lisa_gateway.problems import OverQuota
 
 __all__ = ["Quota", "Quotas"]
@@ -33,6 +34,7 @@ class Quotas(BaseModel):
 
     requests_s: Annotated[float, Field(gt=0, description="requests a second")] = 1_000
     bytes_s: Annotated[float, Field(ge=1_024, description="bytes a second, of bodies and of answers")] = 8 * _MIB
+    bytes_at_once: Annotated[float, Field(ge=1_024, description="bytes of bodies in memory at once")] = 64 * _MIB
     polls: Annotated[float, Field(ge=0, description="reads that wait at once")] = 1_000
     groups: Annotated[float, Field(ge=1, description="consumer groups in use at once")] = 32
     new_topics: Annotated[float, Field(ge=0, description="topics an hour that a send or a read makes")] = 100
@@ -49,8 +51,11 @@ class Quota:
         self._requests = _Bucket(quotas.requests_s, max(1, quotas.requests_s), clock)
         self._bytes = _Bucket(quotas.bytes_s, quotas.bytes_s, clock)
         self._topics = _Bucket(quotas.new_topics / _HOUR_S, quotas.new_topics, clock)
+        self._held = 0
         self._polls = 0
         self._groups: set[str] = set()
+        self._made: set[str] = set()
+        """New topics of lately: many requests may come before the first of them has made its topic."""
 
     def admit_request(self, length: int) -> None:
         """Counts a request with a body of so many bytes, 0 where that is not known. Raises OverQuota.
@@ -63,14 +68,43 @@ class Quota:
             raise OverQuota("requests_s", self._most.requests_s, self._requests.wait_s(1))
         self._bytes.spend(min(length, _PREPAID))
 
-    def counting(self, length: int, receive: _Receive, send: _Send) -> tuple[_Receive, _Send]:
-        """`receive` and `send` of an admitted request. They count bytes, and slow down what comes too fast."""
+    @contextmanager
+    def holding(self) -> Iterator[Callable[[int], None]]:
+        """Counts bytes of a body that are in memory while its block runs, which says how many they are by now.
+
+        That raises OverQuota where others are too many already: so there is no body that never fits.
+        """
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            self._held += size - held
+            held = size
+            if size and self._held - size >= self._most.bytes_at_once:
+                raise OverQuota("bytes_at_once", self._most.bytes_at_once, 1)
+
+        try:
+            yield hold
+        finally:
+            self._held -= held
+
+    def counting(
+        self, scope: Any, length: int, receive: _Receive, send: _Send, hold: Callable[[int], None]
+    ) -> tuple[_Receive, _Send]:
+        """`receive` and `send` of an admitted request. They count bytes, and slow down what comes too fast.
+
+        `hold` is told how long the body is. Of a stream, whoever takes its lines knows what is kept.
+        """
         paid = min(length, _PREPAID)
+        arrived = 0
 
         async def counted_receive() -> _Message:
-            nonlocal paid
+            nonlocal paid, arrived
+            if not is_streamed(scope):
+                hold(max(arrived, length))
             message = await receive()
             size = len(message.get("body", b""))
+            arrived += size
             free = min(paid, size)
             paid -= free
             if size > free:
@@ -104,10 +138,15 @@ class Quota:
             raise OverQuota("groups", self._most.groups, _GROUP_S)
         self._groups.add(group)
 
-    def admit_topic(self) -> None:
-        """Counts a topic that is about to be made. Raises OverQuota."""
+    def admit_topic(self, topic: str) -> None:
+        """Counts a topic that is about to be made, once. Raises OverQuota."""
+        if topic in self._made:
+            return
         if not self._topics.take():
             raise OverQuota("new_topics", self._most.new_topics, self._topics.wait_s(1))
+        if len(self._made) >= self._most.new_topics:
+            self._made.clear()
+        self._made.add(topic)
 
 
 class _Bucket:

@@ -3,15 +3,15 @@
 import ipaddress
 from collections import Counter
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import NoDecode
 
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.settings import Settings
 from lisa_gateway.access.grants import Grant
-from lisa_gateway.json_lists import json_list
+from lisa_gateway.json_text import json_list
 
 __all__ = ["AccessSettings"]
 
@@ -24,6 +24,7 @@ class AccessSettings(Settings):
     grants: Annotated[
         tuple[Grant, ...],
         NoDecode,
+        BeforeValidator(json_list),
         Field(repr=False, description="who may do what: tables [[gateway.grants]], or a JSON list of them"),
     ] = ()
     proxies: Annotated[
@@ -34,11 +35,6 @@ class AccessSettings(Settings):
         Field(pattern=r"^[A-Za-z0-9-]+$", description="header in which a trusted proxy names the user"),
     ] = "X-Forwarded-User"
     insecure: Annotated[bool, Field(description="let everybody do everything, also from other machines")] = False
-
-    @field_validator("grants", mode="before")
-    @classmethod
-    def _grants_from_json(cls, value: Any) -> Any:
-        return json_list(value)
 
     @field_validator("grants")
     @classmethod

@@ -5,29 +5,31 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 
+from starlette.responses import Response
 from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.validation import MAX_DELAY_S, check_name
+from lisa_common.validation import check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
-from lisa_gateway.camellia.answers import Code, Failed, Reply, answer
-from lisa_gateway.camellia.known import find_known
+from lisa_gateway.camellia.answers import Code, Failed, answer, encode_answer
 from lisa_gateway.camellia.messages import (
     END_STATES,
     Known,
     Status,
     delivered,
     ended_note,
+    find_known,
     from_note,
     lent_note,
 )
 from lisa_gateway.camellia.monitor import Event, Monitor
-from lisa_gateway.camellia.parameters import Parameters
+from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_gateway.responses import HandedOver
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
 
@@ -35,7 +37,6 @@ __all__ = ["MessageCalls"]
 
 logger = logging.getLogger(__name__)
 
-_MAX_MS = MAX_DELAY_S * 1000
 _HOLD_S = 1.0
 """How long the answer to a failed poll is held, as clients ask again at once."""
 
@@ -48,27 +49,26 @@ class MessageCalls:
         self._settings = gateway.settings
         self._monitor = monitor
 
-    async def pull(self, parameters: Parameters, receive: Receive) -> Reply:
+    async def pull(self, parameters: Parameters, receive: Receive) -> Response:
         """`pullMsg`: messages that are ready now."""
         return await self._pull(parameters, receive, wait_s=0.0)
 
-    async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
+    async def long_poll(self, parameters: Parameters, receive: Receive) -> Response:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         wait_ms = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000))
         with parameters.caller.quota.poll():
             return await self._pull(parameters, receive, wait_s=min(wait_ms / 1000, MAX_WAIT_S))
 
-    async def _pull(self, parameters: Parameters, receive: Receive, *, wait_s: float) -> Reply:
+    async def _pull(self, parameters: Parameters, receive: Receive, *, wait_s: float) -> Response:
         topic = parameters.required_text("topic")
         batch = min(parameters.positive("batch", 1, 32), MAX_BATCH)
         lease_ms = parameters.positive("ackTimeoutMillis", round(self._settings.ack_timeout_s * 1000))
-        if lease_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
+        check_ms("ackTimeoutMillis", lease_ms)
         group, quota = parameters.text("group"), parameters.caller.quota
         if group:
             check_name("group", group)
         topics = self._gateway.topics
-        await topics.declare(topic, quota)
+        await topics.declare(topic, quota, group)
         polls = self._gateway.desk(group, quota).polls
         if wait_s and polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
@@ -79,17 +79,17 @@ class MessageCalls:
             except LisaError:
                 await handover.wait_gone(min(_HOLD_S, wait_s) - (time.monotonic() - began))
                 raise
-            return (await self._pulled(topic, deliveries))._replace(handover=handover)
+            return HandedOver(handover, await self._pulled(topic, deliveries))
 
-    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Reply:
+    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> bytes:
         if not deliveries:
-            return answer(msg=None, delayMsgList=[])
+            return encode_answer(msg=None, delayMsgList=[])
         policy = await self._gateway.topics.policy(topic)
         now_ms = await self._gateway.now_ms()
         self._monitor.count_pulled(topic, [now_ms - delivery.due_ms for delivery in deliveries])
-        return answer(msg=None, delayMsgList=[delivered(delivery, policy) for delivery in deliveries])
+        return encode_answer(msg=None, delayMsgList=[delivered(delivery, policy) for delivery in deliveries])
 
-    async def ack(self, parameters: Parameters, _: Receive) -> Reply:
+    async def ack(self, parameters: Parameters, _: Receive) -> Response:
         """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         lender = self._gateway.desk(parameters.text("group"), parameters.caller.quota).lender
@@ -98,7 +98,7 @@ class MessageCalls:
             outcome = await lender.ack_lent(topic, id, note=await self._note(topic))
         else:
             delay_ms = parameters.number("delayMillis", 0 if self._settings.nack_at_once else None)
-            delay = None if delay_ms is None else timedelta(milliseconds=min(max(0, delay_ms), _MAX_MS))
+            delay = None if delay_ms is None else timedelta(milliseconds=min(max(0, delay_ms), MAX_MS))
             outcome = await lender.nack_lent(topic, id, delay=delay, error="ack=false")
         if outcome in (None, AckOutcome.STALE, NackOutcome.STALE):
             self._monitor.stale += 1
@@ -112,7 +112,7 @@ class MessageCalls:
         policy = await self._gateway.topics.policy(topic)
         return Note(lambda lent: lent_note(lent, policy), round(self._settings.ended_s * 1000))
 
-    async def delete(self, parameters: Parameters, _: Receive) -> Reply:
+    async def delete(self, parameters: Parameters, _: Receive) -> Response:
         """`deleteMsg`: ends a live message; with `release`, `getMsg` no longer shows it."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         release = parameters.flag("release", default=False)
@@ -135,19 +135,18 @@ class MessageCalls:
         self._monitor.count(topic, Event.DELETE)
         return answer()
 
-    async def trigger(self, parameters: Parameters, _: Receive) -> Reply:
+    async def trigger(self, parameters: Parameters, _: Receive) -> Response:
         """`triggerMsg`: makes a waiting message, or one to be retried, due now; a ready one is left as it is."""
         return await self._reschedule(parameters, 0, fine=(RescheduleOutcome.RESCHEDULED, RescheduleOutcome.READY))
 
-    async def reschedule(self, parameters: Parameters, _: Receive) -> Reply:
+    async def reschedule(self, parameters: Parameters, _: Receive) -> Response:
         """`rescheduleMsg`: gives a waiting message, or one to be retried, another due time, counted from now."""
         delay_ms = max(0, parameters.required_number("delayMillis"))
         return await self._reschedule(parameters, delay_ms, fine=(RescheduleOutcome.RESCHEDULED,))
 
-    async def _reschedule(self, parameters: Parameters, delay_ms: int, fine: tuple[RescheduleOutcome, ...]) -> Reply:
+    async def _reschedule(self, parameters: Parameters, delay_ms: int, fine: tuple[RescheduleOutcome, ...]) -> Response:
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
-        if delay_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        check_ms("delayMillis", delay_ms)
         outcome = await self._gateway.producer.reschedule(topic, id, delay=timedelta(milliseconds=delay_ms))
         if outcome not in fine:
             raise Failed(Code.NOT_EXISTS, f"no waiting message has this id: it is {outcome}")
@@ -169,7 +168,7 @@ class MessageCalls:
         if known and known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
 
-    async def get(self, parameters: Parameters, _: Receive) -> Reply:
+    async def get(self, parameters: Parameters, _: Receive) -> Response:
         """`getMsg`: a message as it stands now, also for a while after its end."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         known = await find_known(self._gateway, topic, id)

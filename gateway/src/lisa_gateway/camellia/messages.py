@@ -1,6 +1,7 @@
 """Messages as clients see them, and notes on those that have ended."""
 
 import base64
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_consumer import Lent
+from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import decode, encode
 from lisa_producer import CopyState, Found, State
 
@@ -18,11 +20,10 @@ __all__ = [
     "Status",
     "delivered",
     "ended_note",
+    "find_known",
     "from_note",
-    "known_of",
     "lent_note",
     "message",
-    "of_record",
 ]
 
 NEVER_MS = 10 * 365 * 86_400_000
@@ -56,27 +57,21 @@ class Known(NamedTuple):
     state: State
 
 
-def message(
-    topic: str,
-    id: str,
-    *,
-    body: bytes | None,
-    produced_ms: int,
-    due_ms: int,
-    ttl_ms: int | None,
-    max_retries: int,
-    retry: int,
-    status: Status,
-) -> Message:
-    """A message with the nine fields of the interface; a body that is not UTF-8 as base64, with `msgEncoding`."""
+def message(topic: str, id: str, record: Record | None, policy: Policy, *, retry: int, status: Status) -> Message:
+    """A message with the nine fields of the interface; without a record, only those that are known.
+
+    A body that is not UTF-8 is in base64, with `msgEncoding`.
+    """
+    if record is None:
+        return {"topic": topic, "msgId": id, "retry": retry, "status": int(status)}
     return {
         "topic": topic,
         "msgId": id,
-        **({} if body is None else _text_of(body)),
-        "produceTime": produced_ms,
-        "triggerTime": due_ms,
-        "expireTime": due_ms + (NEVER_MS if ttl_ms is None else ttl_ms),
-        "maxRetry": max_retries,
+        **_text_of(record.body),
+        "produceTime": record.sent_ms,
+        "triggerTime": record.due_ms,
+        "expireTime": record.due_ms + (NEVER_MS if record.ttl_ms is None else record.ttl_ms),
+        "maxRetry": policy.max_retries if record.max_retries is None else record.max_retries,
         "retry": retry,
         "status": int(status),
     }
@@ -89,39 +84,29 @@ def _text_of(body: bytes) -> Message:
         return {"msg": base64.b64encode(body).decode(), "msgEncoding": "base64"}
 
 
-def of_record(topic: str, id: str, record: Record | None, policy: Policy, *, retry: int, status: Status) -> Message:
-    """A message by its record; without a record, only the known fields."""
-    if record is None:
-        return {"topic": topic, "msgId": id, "retry": retry, "status": int(status)}
-    return message(
-        topic,
-        id,
-        body=record.body,
-        produced_ms=record.sent_ms,
-        due_ms=record.due_ms,
-        ttl_ms=record.ttl_ms,
-        max_retries=policy.max_retries if record.max_retries is None else record.max_retries,
-        retry=retry,
-        status=status,
-    )
-
-
-def delivered(delivery: Delivery, policy: Policy) -> Message:
+def delivered(given: Delivery, policy: Policy) -> Message:
     """A message that is pulled now."""
-    return message(
-        delivery.topic,
-        delivery.id,
-        body=delivery.body,
-        produced_ms=delivery.sent_ms,
-        due_ms=delivery.entry.due_ms,
-        ttl_ms=delivery.ttl_ms,
-        max_retries=policy.max_retries if delivery.max_retries is None else delivery.max_retries,
-        retry=delivery.attempt,
-        status=Status.DELIVERED,
-    )
+    due_ms, limits = given.entry.due_ms, (given.ttl_ms, given.max_retries)
+    record = Record(given.sent_ms, due_ms, given.body, *limits, 0, given.headers)
+    return message(given.topic, given.id, record, policy, retry=given.attempt, status=Status.DELIVERED)
 
 
-def known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) -> Known | None:
+async def find_known(gateway: Gateway, topic: str, id: str) -> Known | None:
+    """A stored message as clients see it; None for none, and for one that has ended for the group of the gateway.
+
+    A message of which only other groups have copies is seen as they see it, unless the gateway noted its end.
+    """
+    found = await gateway.producer.find(topic, id)
+    if found is None:
+        return None
+    policy, now_ms = await gateway.topics.policy(topic), await gateway.now_ms()
+    known = _known_of(topic, found, gateway.settings.group, policy, now_ms)
+    if known is None and await gateway.desk().lender.note(topic, id) is None:
+        known = _known_of(topic, replace(found, copies=()), gateway.settings.group, policy, now_ms)
+    return known
+
+
+def _known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) -> Known | None:
     """A stored message as clients see it, by the copy of their group; None if that copy has ended.
 
     A message counts as expired from its expiry time on, even before a read or a sweep finds it.
@@ -132,7 +117,7 @@ def known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) 
     state = copy.state if copy else found.state
     retry = copy.attempts if copy else 0
     status = _status_of(found, copy, state, retry, now_ms)
-    shown = of_record(topic, found.id, found.record, policy, retry=retry, status=status)
+    shown = message(topic, found.id, found.record, policy, retry=retry, status=status)
     if copy and copy.failure and state is State.GARBAGE:
         shown |= {"reason": copy.failure.reason, "error": copy.failure.error}
     return Known(shown, status, state)
@@ -168,7 +153,7 @@ def ended_note(shown: Message, status: Status) -> bytes:
 def lent_note(lent: Lent, policy: Policy) -> bytes:
     """The note on a message that is acked."""
     delivery = lent.delivery
-    shown = of_record(delivery.topic, delivery.id, lent.record, policy, retry=delivery.attempt, status=Status.CONSUMED)
+    shown = message(delivery.topic, delivery.id, lent.record, policy, retry=delivery.attempt, status=Status.CONSUMED)
     return ended_note(shown, Status.CONSUMED)
 
 

@@ -37,9 +37,7 @@ class Gap:
     def add(self, gaps_ms: Iterable[int]) -> None:
         """Adds times."""
         for gap_ms in gaps_ms:
-            self.count += 1
-            self.total_ms += abs(gap_ms)
-            self.max_ms = max(self.max_ms, abs(gap_ms))
+            self.merge(1, abs(gap_ms), abs(gap_ms))
 
     def merge(self, count: int, total_ms: float, max_ms: int) -> None:
         """Adds what another process has gathered."""

@@ -1,32 +1,44 @@
-"""Calls that observe: recent events, and the numbers of messages."""
+"""What operators see: recent events, the numbers of messages, whether this node is in service, and metrics."""
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+from prometheus_client import generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive
 
-from lisa_common.errors import UnknownTopic
+from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.observing import prometheus
+from lisa_common.observing.catalog import MAX_TOPICS, OTHER
 from lisa_common.validation import check_name
-from lisa_gateway.camellia.answers import Reply, answer
-from lisa_gateway.camellia.monitor import Monitor
+from lisa_gateway.access import ROUTES, caller_of
+from lisa_gateway.camellia.answers import answer
+from lisa_gateway.camellia.monitor import Monitor, Window
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
+from lisa_gateway.metrics import name_route
 from lisa_manager import TopicStatus
 
-__all__ = ["ObservationCalls", "bucket_sizes", "topic_info"]
+__all__ = ["ObservationCalls", "ServiceStatus", "metrics_route"]
 
-_BUCKETS = (
-    "sizeOf0To1min",
-    "sizeOf1minTo10min",
-    "sizeOf10minTo30min",
-    "sizeOf30minTo1hour",
-    "sizeOf1hourTo6hour",
-    "sizeOf6hourTo1day",
-    "sizeOf1dayTo7day",
-    "sizeOf7dayTo30day",
-    "sizeOf30dayToInfinite",
-)
+_QUIET_S = 20.0
+"""An offline node may be stopped after this long without a call."""
+
+_BUCKETS = tuple(pairwise(("0", "1min", "10min", "30min", "1hour", "6hour", "1day", "7day", "30day", "infinite")))
+"""Times until messages are due: from, to."""
+
+_PATH = "/metrics"
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+_Row = tuple[Mapping[str, str], float]
 
 
 class ObservationCalls:
@@ -36,7 +48,7 @@ class ObservationCalls:
         self._gateway = gateway
         self._monitor = monitor
 
-    async def monitor_data(self, _: Parameters, __: Receive) -> Reply:
+    async def monitor_data(self, _: Parameters, __: Receive) -> Response:
         """`getMonitorData`: the last complete window."""
         requests, pulled, ready = self._windows()
         data = {
@@ -46,10 +58,10 @@ class ObservationCalls:
         }
         return answer(msg=None, data=data)
 
-    async def monitor_string(self, _: Parameters, __: Receive) -> Reply:
+    async def monitor_string(self, _: Parameters, __: Receive) -> Response:
         """`getMonitorString`: the same, and the sizes of all topics, as one line of text."""
         requests, pulled, ready = self._windows()
-        infos = [topic_info(status) for status in await self._gateway.admin.status()]
+        infos = [_topic_info(status) for status in await self._gateway.admin.status()]
         sizes = ("topic", "waitingQueueSize", "readyQueueSize", "ackQueueSize")
         content = {
             "requestStats": requests,
@@ -58,20 +70,20 @@ class ObservationCalls:
             "topicInfoStats": [{name: info[name] for name in sizes} for info in infos],
             "waitingQueueStats": [{"topic": info["topic"], **info["waitingQueueInfo"]} for info in infos],
         }
-        return Reply(encode(content), media_type=b"text/plain; charset=utf-8")
+        return Response(encode(content), media_type="text/plain")
 
-    async def topic_info(self, parameters: Parameters, _: Receive) -> Reply:
+    async def topic_info(self, parameters: Parameters, _: Receive) -> Response:
         """`getTopicInfo`: the sizes of one topic; all zero where there is no such topic."""
         topic = check_name("topic", parameters.required_text("topic"))
         try:
             [status] = await self._gateway.admin.status(topic)
         except UnknownTopic:
             status = TopicStatus(topic=topic)
-        return answer(msg=None, data=topic_info(status))
+        return answer(msg=None, data=_topic_info(status))
 
-    async def topic_infos(self, _: Parameters, __: Receive) -> Reply:
+    async def topic_infos(self, _: Parameters, __: Receive) -> Response:
         """`getTopicInfoList`: the sizes of all topics."""
-        return answer(msg=None, data=[topic_info(status) for status in await self._gateway.admin.status()])
+        return answer(msg=None, data=[_topic_info(status) for status in await self._gateway.admin.status()])
 
     def _windows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
         window = self._monitor.complete()
@@ -82,12 +94,48 @@ class ObservationCalls:
         )
 
 
-def topic_info(status: TopicStatus) -> dict[str, Any]:
+class ServiceStatus:
+    """The switch that camellia's deploy scripts read and set, and when the last call came.
+
+    Calls are served in either position.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._online = True
+        self._last_call = time.monotonic()
+
+    def note_call(self) -> None:
+        """Notes that a call came."""
+        self._last_call = time.monotonic()
+
+    async def status(self, _: Parameters, __: Receive) -> Response:
+        """`/status`: HTTP 500 once offline, for balancers."""
+        is_up = self._online and not self._gateway.stopping.is_set()
+        return answer(200, None) if is_up else answer(500, None, status=500)
+
+    async def check(self, _: Parameters, __: Receive) -> Response:
+        """`/check`: the process answers."""
+        return answer(200, None)
+
+    async def online(self, _: Parameters, __: Receive) -> Response:
+        """`/online`: in service again."""
+        self._online = True
+        return answer(200, None)
+
+    async def offline(self, _: Parameters, __: Receive) -> Response:
+        """`/offline`: out of service; HTTP 500 until no call has come for 20 s."""
+        self._online = False
+        is_quiet = time.monotonic() - self._last_call >= _QUIET_S
+        return answer(200, None) if is_quiet else answer(500, None, status=500)
+
+
+def _topic_info(status: TopicStatus) -> dict[str, Any]:
     """The sizes of a topic, as the interface shows them, and some that only Lisa has."""
     shown: dict[str, Any] = {
         "topic": status.topic,
         "waitingQueueSize": status.waiting + status.retry,
-        "waitingQueueInfo": bucket_sizes(status.due_in, status.retry_in),
+        "waitingQueueInfo": _bucket_sizes(status.due_in, status.retry_in),
         "readyQueueSize": status.ready,
         "ackQueueSize": status.delivered,
         "retrySize": status.retry,
@@ -97,6 +145,69 @@ def topic_info(status: TopicStatus) -> dict[str, Any]:
     return shown | ({"damage": status.damage} if status.damage else {})
 
 
-def bucket_sizes(*counts: Sequence[int]) -> dict[str, int]:
+def _bucket_sizes(*counts: Sequence[int]) -> dict[str, int]:
     """Messages by the time until they are due."""
-    return {name: sum(sizes) for name, sizes in zip(_BUCKETS, zip(*counts, strict=True), strict=True)}
+    sizes = map(sum, zip(*counts, strict=True))
+    return {f"sizeOf{low}To{high.capitalize()}": size for (low, high), size in zip(_BUCKETS, sizes, strict=True)}
+
+
+def metrics_route(gateway: Gateway, monitor: Monitor) -> Route:
+    """`GET /metrics`: what all programs of Lisa export, and camellia's gauges of the last window and of sizes.
+
+    While Redis is away, those of sizes are missing.
+    """
+
+    async def metrics(request: Request) -> Response:
+        name_route(request.scope, _PATH)
+        ROUTES[_PATH].check(caller_of(request.scope))
+        window = monitor.complete()
+        try:
+            statuses = await gateway.admin.status()
+        except LisaError:
+            statuses = []
+
+        def text() -> bytes:
+            lines = [*_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
+            own = "".join(f"{line}\n" for line in lines)
+            return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
+
+        # In a thread: a thousand topics take longer than other requests should wait.
+        return Response(await asyncio.to_thread(text), media_type=_TYPE)
+
+    return Route(_PATH, metrics)
+
+
+def _sizes(statuses: Iterable[TopicStatus]) -> Iterator[str]:
+    """The sizes of `MAX_TOPICS` topics, and of all others together."""
+    names = [f"size_{low}_{high}" for low, high in _BUCKETS]
+    rows: dict[str, Counter[str]] = {}
+    for status in statuses:
+        info = _topic_info(status)
+        of = rows.setdefault(info["topic"] if len(rows) < MAX_TOPICS else OTHER, Counter())
+        sizes = {name: info[name] for name in ("readyQueueSize", "ackQueueSize", "waitingQueueSize")}
+        of.update(sizes | dict(zip(names, info["waitingQueueInfo"].values(), strict=True)))
+    yield from _gauge(
+        "topic_info",
+        (({"topic": topic, "type": kind}, size) for topic, of in rows.items() for kind, size in of.items()),
+    )
+
+
+def _windows(window: Window) -> Iterator[str]:
+    counts = [({"topic": topic, "type": str(name)}, n) for topic, of in window.events.items() for name, n in of.items()]
+    yield from _gauge("request", counts)
+    for name, gaps in (("pull_msg_time_gap", window.pulled), ("ready_queue_time_gap", window.ready)):
+        fields = [(topic, kind, value) for topic, gap in gaps.items() for kind, value in gap.fields(topic).items()]
+        yield from _gauge(name, (({"topic": of, "type": kind}, value) for of, kind, value in fields if kind != "topic"))
+
+
+def _own(gateway: Gateway, monitor: Monitor) -> Iterator[str]:
+    yield from _gauge("long_polls", [({}, gateway.count_polls())])
+    yield from _gauge("stale_acks", [({}, monitor.stale)])
+    yield from _gauge("swallowed_sends", [({}, monitor.swallowed)])
+
+
+def _gauge(name: str, rows: Iterable[_Row]) -> Iterator[str]:
+    yield f"# TYPE {name} gauge"
+    for labels, value in rows:
+        shown = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
+        yield f"{name}{{{shown}}} {value:.15g}" if shown else f"{name} {value:.15g}"

@@ -1,32 +1,41 @@
 """Parameters of a request: of the query, then of a form in the body."""
 
+import asyncio
+import logging
 import re
-from functools import lru_cache
+from collections.abc import AsyncGenerator
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
-from starlette.types import Receive, Scope
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
 
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_DELAY_S
 from lisa_gateway.access import OPEN, Caller, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
-from lisa_gateway.camellia.forms import MAX_FIELDS, is_multipart, read_multipart
+from lisa_gateway.forms import URLENCODED, read_fields
 
-__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
+__all__ = ["MAX_FORM_BYTES", "MAX_MS", "Parameters", "check_ms", "read_parameters", "shown"]
+
+MAX_MS: Final = MAX_DELAY_S * 1000
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Largest form, if `max_body_bytes` allows it: a message of 1 MiB, every byte percent-encoded, and its parameters."""
 
-_MAX_DISCARDED = 2 * MAX_FORM_BYTES
-"""How much of a larger form is read, and forgotten, before it is refused."""
+_MAX_FIELDS = 64
+"""Most parameters of one form, of any kind."""
 
-_PIECES = re.compile(rb"(?s).{1,16384}(?:(?<=%)..?|(?<=%.).)?")
-"""Parts that cut no escape. To decode all at once would keep other requests waiting, even from another thread."""
+_PART = 65_536
+"""Bytes that are parsed before other requests have their turn."""
+
+# It warns of each malformed form; the answer tells its sender.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
-_SHORT = 10
-"""Decimal numbers of fewer digits fit 32 bits."""
 _TRUE, _FALSE = {"true", "on", "yes", "1"}, {"false", "off", "no", "0"}
 _MAX_SHOWN = 40
 
@@ -37,10 +46,6 @@ class Parameters:
     def __init__(self, fields: dict[str, str], caller: Caller = OPEN) -> None:
         self._fields = fields
         self.caller = caller
-
-    def has(self, name: str) -> bool:
-        """Whether a parameter is present, though perhaps empty."""
-        return name in self._fields
 
     def required_text(self, name: str) -> str:
         """A required text. Raises Misunderstood if it is missing, Failed if it is empty."""
@@ -64,20 +69,14 @@ class Parameters:
 
     def number(self, name: str, default: int | None, bits: int = 64) -> int | None:
         """A whole number of so many bits; the default if it is missing or empty. Raises Misunderstood."""
-        text = self._fields.get(name)
-        if text is None:
-            return default
-        if len(text) < _SHORT and text.isascii() and text.isdigit():
-            # As most are.
-            return int(text)
-        text = text.strip()
+        text = self._fields.get(name, "").strip()
         if not text:
             return default
         if _NUMBER.fullmatch(text):
             number = int(text)
             if -_BITS[bits] <= number < _BITS[bits]:
                 return number
-        raise Misunderstood(f"{name}: must be a whole number of {bits} bits; got {_shown(text)}")
+        raise Misunderstood(f"{name}: must be a whole number of {bits} bits; got {shown(text)}")
 
     def positive(self, name: str, default: int, bits: int = 64) -> int:
         """A whole number; the default also for 0 and less. Raises Misunderstood."""
@@ -91,108 +90,86 @@ class Parameters:
             return default
         if text in _TRUE | _FALSE:
             return text in _TRUE
-        raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
+        raise Misunderstood(f"{name}: must be true or false; got {shown(text)}")
 
 
-async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
+def check_ms(name: str, value: int) -> None:
+    """Raises Failed for a time that is too long."""
+    if value > MAX_MS:
+        raise Failed(Code.PARAM_WRONG, f"{name} must be at most {MAX_MS}, ten years; got {value}")
+
+
+async def read_parameters(request: Request) -> Parameters:
     """Returns the parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
-    kind = _content_type(scope)
-    # Another body is read as well: no answer says success for a body that was cut off.
-    body = await _read_body(receive) if scope["method"] == "POST" else b""
-    form = body if _has_form(scope) else b""
-    more = await read_multipart(kind, body) if is_multipart(kind) else ()
-    fields = await aside(len(form), lambda: _fields(scope["query_string"], form))
-    for name, value in more:
-        fields.setdefault(name, value)
-    return Parameters(fields, caller_of(scope))
+    # Also a body that means nothing here: no answer says success for a body that was cut off.
+    body = await request.body()
+    if len(body) > MAX_FORM_BYTES:
+        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413)
+    kind = request.headers.get("content-type", "") if request.method == "POST" else ""
+    form = body if _is_urlencoded(kind) else b""
+    more = await _read_multipart(kind, body) if _type_of(kind) == "multipart/form-data" else {}
+    try:
+        more |= await aside(len(form), lambda: read_fields(form, _MAX_FIELDS))
+        fields = more | read_fields(request.scope["query_string"], _MAX_FIELDS)
+    except InvalidInput as error:
+        raise Misunderstood(str(error)) from None
+    for name, value in fields.items():
+        _check_utf_8("a name", name)
+        _check_utf_8(name, value)
+    return Parameters(fields, caller_of(request.scope))
 
 
-def _fields(query: bytes, form: bytes) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    if query:
-        _parse(query, fields)
-    if form:
-        _parse(form, fields)
-    return fields
+def _check_utf_8(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Misunderstood(f"{name}: must be UTF-8") from None
 
 
-def _content_type(scope: Scope) -> bytes:
-    """The type of a body that may be a form; else empty."""
-    if scope["method"] == "POST":
-        for name, value in scope["headers"]:
-            if name == b"content-type":
-                return bytes(value)
-    return b""
+def _type_of(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
-def _has_form(scope: Scope) -> bool:
-    return _means_form(_content_type(scope))
-
-
-@lru_cache(maxsize=64)
-def _means_form(given: bytes) -> bool:
-    kind, _, more = given.decode("latin-1").partition(";")
-    if kind.strip().lower() != "application/x-www-form-urlencoded":
+def _is_urlencoded(content_type: str) -> bool:
+    if _type_of(content_type) != URLENCODED:
         return False
-    charset = more.partition("charset=")[2].strip().strip('"').lower()
+    charset = content_type.partition("charset=")[2].strip().strip('"').lower()
     if charset not in {"", "utf-8", "utf8"}:
-        raise Misunderstood(f"Content-Type: charset must be utf-8; got {_shown(charset)}", 415)
+        raise Misunderstood(f"Content-Type: charset must be utf-8; got {shown(charset)}", 415)
     return True
 
 
-async def _read_body(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        chunk, more = message.get("body", b""), message.get("more_body", False)
-        size += len(chunk)
-        if size > _MAX_DISCARDED:
-            break
-        if size <= MAX_FORM_BYTES:
-            chunks.append(chunk)
-        else:
-            # Most clients read an answer only after they have sent all.
-            chunks.clear()
-    if size > MAX_FORM_BYTES:
-        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
-    return b"".join(chunks)
+async def _read_multipart(content_type: str, body: bytes) -> dict[str, str]:
+    """Returns the fields of a form as browsers send it, the first of each name; what is no UTF-8 becomes surrogates.
 
+    Raises Misunderstood for a malformed form, and for a file in it.
+    """
+    # The last charset counts. Starlette would guess the encoding; by this one, each character stands for its byte.
+    kind = f"{content_type}; charset=latin-1"
 
-def _parse(encoded: bytes, fields: dict[str, str]) -> None:
-    """Adds the fields of a form; the first of a name counts."""
-    if encoded.count(b"&") >= MAX_FIELDS:
-        raise Misunderstood(f"body: must have at most {MAX_FIELDS} parameters")
-    if encoded.isascii() and b"%" not in encoded and b"+" not in encoded:
-        # One look at the whole spares several at each part.
-        _parse_plain(encoded.decode(), fields)
-        return
-    for part in encoded.split(b"&"):
-        if part:
-            encoded_name, _, encoded_value = part.partition(b"=")
-            name = _decode("a name", encoded_name)
-            fields.setdefault(name, _decode(name, encoded_value))
+    async def parts() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(body), _PART):
+            yield body[start : start + _PART]
+            await asyncio.sleep(0)
 
-
-def _parse_plain(text: str, fields: dict[str, str]) -> None:
-    pairs = text.split("&")
+    headers, limits = Headers({"content-type": kind}), {"max_fields": _MAX_FIELDS, "max_part_size": len(body)}
+    parser = MultiPartParser(headers, parts(), max_files=0, **limits)
     try:
-        # Of equal names, a dictionary keeps the last.
-        given = dict([pair.split("=", 1) for pair in reversed(pairs)])
-    except ValueError:
-        # There are names without a value.
-        given = {name: value for name, _, value in [pair.partition("=") for pair in reversed(pairs) if pair]}
-    fields.update({**given, **fields})
+        fields = (await parser.parse()).multi_items()
+    except MultiPartException as error:
+        reason = f"body: must be multipart/form-data of at most {_MAX_FIELDS} texts, without files ({error.message})"
+        raise Misunderstood(reason) from None
+    # The parser drops a part that is cut off, and all that follows the end.
+    *before, end = (b"\r\n" + body).split(b"\r\n--" + parse_options_header(kind)[1][b"boundary"], _MAX_FIELDS + 2)
+    if len(before) != len(fields) + 1 or not end.startswith(b"--"):
+        raise Misunderstood("body: must be multipart/form-data up to its last boundary; got a part of it")
+    return {_text(name): _text(str(value)) for name, value in reversed(fields)}
 
 
-def _decode(name: str, encoded: bytes) -> str:
-    try:
-        pieces = _PIECES.finditer(encoded)
-        return b"".join(unquote_to_bytes(piece[0].replace(b"+", b" ")) for piece in pieces).decode()
-    except UnicodeDecodeError:
-        raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None
+def _text(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """The beginning of a caller's text, for errors."""
     return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")

@@ -2,33 +2,30 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
+from starlette.responses import Response
 from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput
-from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_new_id
+from lisa_common.model.policy import DEFAULT_POLICY
+from lisa_common.model.record import Record
+from lisa_common.validation import MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
-from lisa_gateway.camellia.known import find_known
-from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_note, message
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
+from lisa_gateway.camellia.messages import END_STATES, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
-from lisa_gateway.camellia.parameters import Parameters
+from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import decode
+from lisa_gateway.polls import MAX_BATCH
 from lisa_producer import SendResult, State
 
-__all__ = ["MAX_BATCH", "SendCalls"]
+__all__ = ["SendCalls"]
 
-MAX_BATCH = 1_000
-"""Most messages of one sendMsgBatch."""
-
-_MAX_MS = MAX_DELAY_S * 1000
 _TRIES = 5
 """Further tries to send an id whose message ends meanwhile."""
 
-_MOST_SHOWN = 40
 _FIELDS = ("msg", "delayMillis", "msgId", "ttlMillis", "maxRetry")
 
 
@@ -51,17 +48,14 @@ class SendCalls:
         self._monitor = monitor
         self._ttl_ms = round(gateway.settings.ttl_s * 1000)
 
-    async def send(self, parameters: Parameters, _: Receive) -> Reply:
+    async def send(self, parameters: Parameters, _: Receive) -> Response:
         """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
         topic = parameters.required_text("topic")
         new = self._read(parameters)
-        if not self._gateway.topics.is_declared(topic):
-            await self._gateway.topics.declare(topic, parameters.caller.quota)
-        result = await self._store(topic, new)
-        sent = await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
-        return answer(delayMsg=sent)
+        await self._gateway.topics.declare(topic, parameters.caller.quota)
+        return answer(delayMsg=await self._send(topic, new))
 
-    async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:
+    async def send_batch(self, parameters: Parameters, _: Receive) -> Response:
         """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
         topic = parameters.required_text("topic")
         text = parameters.required_text("msgs")
@@ -86,7 +80,7 @@ class SendCalls:
         for name, value in item.items():
             if name not in _FIELDS:
                 expected = f"msgs.{place} must have fields of {', '.join(_FIELDS)}"
-                raise Failed(Code.PARAM_WRONG, f"{expected}; got {name[:_MOST_SHOWN]!r}")
+                raise Failed(Code.PARAM_WRONG, f"{expected}; got {shown(name)}")
             if type(value) not in (str, int):
                 raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
         try:
@@ -101,12 +95,11 @@ class SendCalls:
     def _read(self, parameters: Parameters) -> _New:
         text = parameters.required_text("msg")
         delay_ms = max(0, parameters.required_number("delayMillis"))
-        ttl_ms = min(parameters.positive("ttlMillis", self._ttl_ms), _MAX_MS)
+        ttl_ms = min(parameters.positive("ttlMillis", self._ttl_ms), MAX_MS)
         retries = parameters.number("maxRetry", -1, 32)
         assert retries is not None  # noqa: S101 - it has a default
         retries = self._settings.max_retries if retries < 0 else min(retries, MAX_RETRIES)
-        if delay_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        check_ms("delayMillis", delay_ms)
         try:
             body = text.encode()
         except UnicodeEncodeError:
@@ -117,9 +110,8 @@ class SendCalls:
         result = await self._store(topic, new)
         return await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
 
-    # No coroutine of its own: it would be one more in the way of each call.
-    def _store(self, topic: str, new: _New) -> Awaitable[SendResult]:
-        return self._gateway.producer.send(
+    async def _store(self, topic: str, new: _New) -> SendResult:
+        return await self._gateway.producer.send(
             topic,
             new.body,
             delay=new.delay_ms / 1000,
@@ -141,20 +133,12 @@ class SendCalls:
         raise Failed(Code.UNKNOWN, f"msgId {new.id!r} belongs to a message that is about to end; send it again")
 
     def _sent(self, topic: str, new: _New, due_ms: int | None) -> Message:
-        """Counts a message that was stored. Result: what clients see of it."""
+        """Counts a message that was stored. Returns what clients see of it."""
         due_ms = due_ms or 0
         self._monitor.count(topic, Event.SEND)
-        return message(
-            topic,
-            new.id,
-            body=new.body,
-            produced_ms=due_ms - new.delay_ms,
-            due_ms=due_ms,
-            ttl_ms=new.ttl_ms,
-            max_retries=new.max_retries,
-            retry=0,
-            status=Status.WAITING if new.delay_ms else Status.READY,
-        )
+        record = Record(due_ms - new.delay_ms, due_ms, new.body, new.ttl_ms, new.max_retries, 0, {})
+        status = Status.WAITING if new.delay_ms else Status.READY
+        return message(topic, new.id, record, DEFAULT_POLICY, retry=0, status=status)
 
     async def _first(self, topic: str, id: str) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""

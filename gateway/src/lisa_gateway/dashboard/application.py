@@ -1,7 +1,7 @@
 """The pages as an ASGI application."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -12,18 +12,17 @@ from starlette.routing import Route
 
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import ROUTES, Forbidden, Scope
+from lisa_gateway.access import ROUTES, Scope, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
-from lisa_gateway.dashboard.fragments import Fragments
-from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
+from lisa_gateway.dashboard.fragments import Fragments, Part
+from lisa_gateway.dashboard.pages import activity, message, messages, schedules, server, topic, topics
 from lisa_gateway.dashboard.sampler import Sampler
-from lisa_gateway.dashboard.security import HEADERS
-from lisa_gateway.dashboard.site import Site
-from lisa_gateway.dashboard.user import User, user_of
-from lisa_gateway.dashboard.view import Desk, Handler, Silent, View, read_fields
+from lisa_gateway.dashboard.site import HEADERS, Site
+from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
+from lisa_gateway.forms import URLENCODED, read_fields
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.problems import Problem, problem_of
 
@@ -32,16 +31,41 @@ __all__ = ["application"]
 logger = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
-_FORM = "application/x-www-form-urlencoded"
 
 _MOST_OF_FORM = 4 * MOST_EDITED
 """Bytes of a form: an edited body, of which each byte is percent-encoded, and its other fields."""
 
-_Identify = Callable[[Request], User | None] | None
+_PAGES: Mapping[str, Handler] = {
+    "": topics.show,
+    "topic": topic.show,
+    "data": topic.data,
+    "messages": messages.show,
+    "message": message.show,
+    "body": message.download,
+    "find": messages.find,
+    "confirm": activity.confirm,
+    "schedules": schedules.show,
+    "schedule": schedules.show_one,
+    "server": server.show,
+    "activity": activity.show,
+}
+"""By their paths below the dashboard."""
+
+_ACTIONS: Mapping[str, Handler] = {
+    **message.ACTIONS,
+    **activity.ACTIONS,
+    **schedules.ACTIONS,
+    "policy": topic.set_policy,
+    "pause": topic.pause,
+}
+"""Forms, by their names."""
+
+_PARTS: Mapping[str, Callable[[View], Part]] = {"topics": topics.part, "topic": topic.part, "activity": activity.part}
+"""Live parts, by page."""
 
 
-def application(gateway: Gateway, identify: _Identify) -> Starlette:
-    """All pages of a gateway. `identify` says who asks; None: the caller that the gateway has found."""
+def application(gateway: Gateway) -> Starlette:
+    """All pages of a gateway."""
     sampler, site = Sampler(gateway), Site()
     desk = Desk(gateway, site, sampler, BulkRunner(gateway), Fragments())
 
@@ -54,65 +78,53 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
             return Response(asset.packed, 200, headers | {"content-encoding": "gzip"}, asset.media_type)
         return Response(asset.content, 200, headers, asset.media_type)
 
-    pages = [Route(f"/{name}", _endpoint(desk, identify, name, page), methods=["GET"]) for name, page in PAGES.items()]
+    pages = [Route(f"/{name}", _endpoint(desk, name, page), methods=["GET"]) for name, page in _PAGES.items()]
     actions = [
-        Route(f"/do-{name}", _endpoint(desk, identify, f"do-{name}", act), methods=["POST"])
-        for name, act in ACTIONS.items()
+        Route(f"/do-{name}", _endpoint(desk, f"do-{name}", act), methods=["POST"]) for name, act in _ACTIONS.items()
     ]
     routes = [
         Route("/static/{name}", static),
-        Route("/live", _endpoint(desk, identify, "live", live.streaming(PARTS))),
+        Route("/live", _endpoint(desk, "live", live.streaming(_PARTS))),
         *pages,
         *actions,
     ]
 
-    async def refuse(_: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 404
-        return Response(HTTPStatus(status).phrase, status, HEADERS, "text/plain")
-
-    made = Starlette(routes=routes, exception_handlers={HTTPException: refuse})
+    made = Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
     made.router.redirect_slashes = False
     return made
 
 
-def _endpoint(desk: Desk, identify: _Identify, name: str, handler: Handler) -> Callable[..., object]:
+def _endpoint(desk: Desk, name: str, handler: Handler) -> Callable[..., object]:
     rule = ROUTES[f"/dashboard/{name}"]
 
     async def endpoint(request: Request) -> Response:
-        view = View(desk, request, rule)
+        view = View(desk, request, rule, caller_of(request.scope))
         try:
-            view.user = user_of(request, desk.gateway.settings, identify)
             if request.method == "POST":
                 view.form = await _read_form(request)
             view.check(view.topic if rule.scope is Scope.TOPIC else None)
             return await handler(view)
-        except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
-            return _refuse(view, _problem(request, error))
+        except LisaError as error:
+            problem = problem_of(error)
+        except Exception:
+            path = request.url.path
+            logger.exception("a page failed: %s", path, extra=event("page_failed", path=path))
+            problem = Problem(500, "server-away", "internal error; the log of the gateway says more")
+        return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
 
     return endpoint
 
 
-def _problem(request: Request, error: Exception) -> Problem:
-    if isinstance(error, Forbidden):
-        return Problem(403, "forbidden", str(error))
-    if isinstance(error, Silent):
-        return Problem(504, "server-away", str(error))
-    if isinstance(error, LisaError):
-        return problem_of(error)
-    path = request.url.path
-    logger.error("a page failed: %s", path, exc_info=error, extra=event("page_failed", path=path))
-    return Problem(500, "server-away", "internal error; the log of the gateway says more")
-
-
-def _refuse(view: View, problem: Problem) -> Response:
-    return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
+async def _refuse_path(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return Response(HTTPStatus(status).phrase, status, HEADERS, "text/plain")
 
 
 async def _read_form(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
-    if body and kind != _FORM:
-        raise InvalidInput("content-type", kind, _FORM)
+    if body and kind != URLENCODED:
+        raise InvalidInput("content-type", kind, URLENCODED)
     if len(body) > _MOST_OF_FORM:
         raise InvalidInput("form", ByteCount(len(body)), f"at most {_MOST_OF_FORM} bytes")
-    return await aside(len(body), lambda: read_fields(body.decode("utf-8", "surrogateescape")))
+    return await aside(len(body), lambda: read_fields(body, MOST_FIELDS))

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["MOST_EDITED", "Shown", "show_body"]
+__all__ = ["MOST_EDITED", "Shown", "as_text", "show_body"]
 
 _MOST = 65_536
 """Bytes that a page shows; the whole body can be downloaded."""
@@ -35,7 +35,7 @@ class Shown:
 
 def show_body(body: bytes, wanted: str) -> Shown:
     """A body in the wanted form, or in the first that suits it: JSON, text, hex."""
-    text, parsed = _as_text(body), _as_json(body)
+    text, parsed = as_text(body), _as_json(body)
     forms: tuple[Form, ...] = (
         *(("json",) if parsed is not None else ()),
         *(("text",) if text is not None else ()),
@@ -48,7 +48,8 @@ def show_body(body: bytes, wanted: str) -> Shown:
     return Shown(shown[:_MOST], form, forms, len(body), len(shown) > _MOST)
 
 
-def _as_text(body: bytes) -> str | None:
+def as_text(body: bytes) -> str | None:
+    """A body as text; None if it is none."""
     try:
         return body.decode()
     except UnicodeDecodeError:

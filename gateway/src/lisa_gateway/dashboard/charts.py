@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from lisa_gateway.dashboard.selection import STATES
 from lisa_manager import BUCKETS, Sample
 
 __all__ = ["HORIZONS", "bars", "series", "spark"]
@@ -11,7 +12,6 @@ __all__ = ["HORIZONS", "bars", "series", "spark"]
 HORIZONS = (*("to " + name.rpartition("-")[2] for name, _ in BUCKETS), "beyond")
 """Names of the nine times within which waiting messages fall due."""
 
-_SIZES = ("waiting", "ready", "delivered", "retry", "garbage")
 _SPARK = (100, 20)
 """Width and height of a small chart."""
 
@@ -20,7 +20,7 @@ def series(samples: Sequence[Sample]) -> dict[str, Any]:
     """Columns for charts: times in s since 1970, sizes by state, rates a second, lags in ms. None where unknown."""
     rates = [(None, None), *(_rates(before, now) for before, now in pairwise(samples))]
     columns: dict[str, Any] = {"at": [sample.at_ms / 1000 for sample in samples]}
-    columns |= {name: [getattr(sample, name) for sample in samples] for name in _SIZES}
+    columns |= {name: [getattr(sample, name) for sample in samples] for name in STATES}
     columns["ready_s"] = [ready for ready, _ in rates[: len(samples)]]
     columns["read_s"] = [read for _, read in rates[: len(samples)]]
     columns["p50"] = [sample.lags.quantile(0.5) for sample in samples]
@@ -40,7 +40,7 @@ def spark(samples: Sequence[Sample]) -> str:
     """The points of a small line: all messages of a topic in the last hour. Empty for less than two samples."""
     if len(samples) < 2:  # noqa: PLR2004 - a line has two ends
         return ""
-    values = [sum(getattr(sample, name) for name in _SIZES) for sample in samples]
+    values = [sum(getattr(sample, name) for name in STATES) for sample in samples]
     first, last, most = samples[0].at_ms, samples[-1].at_ms, max(*values, 1)
     width, height = _SPARK
     points = (

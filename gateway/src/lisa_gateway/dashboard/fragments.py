@@ -1,23 +1,33 @@
 """What is made of a sample once, for all who look: rendered parts of pages, as server-sent events, and lists."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lisa_gateway.dashboard.site import encode
 
-__all__ = ["Fragments"]
+__all__ = ["Fragments", "Part"]
 
 T = TypeVar("T")
 
 _CACHED = 1_000
 
 
+class Part(NamedTuple):
+    """A part of a page that is sent anew as it changes."""
+
+    key: str
+    """Views with the same key show the same; it holds all that the part depends on."""
+    topics: Callable[[], list[str]]
+    """The topics that it shows now."""
+    make: Callable[[], Awaitable[str]]
+    """Renders it."""
+
+
 class Fragments:
     """Rendered parts, each made once for a sample, whoever looks at it."""
 
     def __init__(self) -> None:
-        self._made: dict[str, bytes] = {}
-        self._lists: dict[str, Any] = {}
+        self._made: dict[str, Any] = {}
         self._number = -1
 
     async def get(self, number: int, key: str, make: Callable[[], Awaitable[str]]) -> bytes:
@@ -25,19 +35,20 @@ class Fragments:
         self._begin(number)
         if key not in self._made:
             self._made[key] = _event(encode(await make()))
-        return self._made[key]
+        made: bytes = self._made[key]
+        return made
 
     def once(self, number: int, key: str, make: Callable[[], T]) -> T:
         """What `make` makes of a sample; made again only for the next one."""
         self._begin(number)
-        if key not in self._lists:
-            self._lists[key] = make()
-        made: T = self._lists[key]
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
         return made
 
     def _begin(self, number: int) -> None:
-        if number != self._number or max(len(self._made), len(self._lists)) > _CACHED:
-            self._number, self._made, self._lists = number, {}, {}
+        if number != self._number or len(self._made) > _CACHED:
+            self._number, self._made = number, {}
 
 
 def _event(content: bytes) -> bytes:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from starlette.responses import Response, StreamingResponse
 
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_gateway.dashboard.parts import Part
-from lisa_gateway.dashboard.security import HEADERS
+from lisa_gateway.dashboard.fragments import Part
+from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View
 
 __all__ = ["streaming"]

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Self
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput
@@ -47,11 +47,6 @@ class Selection:
         selection = cls(topic, State(state), given)
         selection.check()
         return selection
-
-    @classmethod
-    def parse(cls, topic: str, text: str) -> Self:
-        """The selection of a stored operation. Raises InvalidInput."""
-        return cls.of(topic, dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape")), sees_bodies=True)
 
     def check(self) -> None:
         """Raises InvalidInput for a filter that no message can match."""

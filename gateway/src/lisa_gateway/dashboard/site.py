@@ -3,9 +3,9 @@
 import gzip
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlencode
@@ -15,7 +15,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from lisa_common import __version__
 from lisa_common.cli import shown_duration
 
-__all__ = ["Asset", "Site", "encode", "link"]
+__all__ = ["HEADERS", "Asset", "Site", "encode", "link"]
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Browsers then send an Origin with the forms of our own pages.
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""What protects the pages in a browser: headers of each answer."""
 
 _PAGES = (("", "Topics"), ("schedules", "Schedules"), ("server", "Server"), ("activity", "Activity"))
 """The pages that the head of each page links to, with their names."""
@@ -48,6 +61,13 @@ class Site:
     """The templates and the static files, which have names with hashes, so that browsers may keep them for ever."""
 
     def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        """The links to the static files, by their plain names."""
+        self.assets: dict[str, Asset] = {}
+        """The static files, by their names with hashes."""
+        for name, hashed, asset in _read_assets():
+            self.names[name] = f"static/{hashed}"
+            self.assets[hashed] = asset
         self._environment = Environment(
             loader=PackageLoader("lisa_gateway.dashboard"),
             autoescape=True,
@@ -75,34 +95,16 @@ class Site:
         """A template with these values, all escaped."""
         return self._environment.get_template(template).render(values)
 
-    @cached_property
-    def assets(self) -> dict[str, Asset]:
-        """The static files, by their names with hashes."""
-        return {name: asset for _, name, asset in self._files}
 
-    @cached_property
-    def names(self) -> dict[str, str]:
-        """The links to the static files, by their plain names."""
-        return {name: f"static/{hashed}" for name, hashed, _ in self._files}
-
-    @cached_property
-    def _files(self) -> list[tuple[str, str, Asset]]:
-        found = []
-        root = files("lisa_gateway.dashboard") / "static"
-        for place in (root, root / "vendor"):
-            for file in place.iterdir():
-                stem, _, kind = file.name.rpartition(".")
-                if kind in _TYPES:
-                    content = file.read_bytes()
-                    digest = hashlib.sha256(content).hexdigest()[:12]
-                    found.append(
-                        (
-                            file.name,
-                            f"{stem}.{digest}.{kind}",
-                            Asset(content, _TYPES[kind], gzip.compress(content, mtime=0)),
-                        )
-                    )
-        return found
+def _read_assets() -> Iterator[tuple[str, str, Asset]]:
+    """The static files: name, name with a hash, and content."""
+    root = files("lisa_gateway.dashboard") / "static"
+    for file in (*root.iterdir(), *(root / "vendor").iterdir()):
+        stem, _, kind = file.name.rpartition(".")
+        if kind in _TYPES:
+            content = file.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()[:12]
+            yield file.name, f"{stem}.{digest}.{kind}", Asset(content, _TYPES[kind], gzip.compress(content, mtime=0))
 
 
 def _rate(value: float | None) -> str:

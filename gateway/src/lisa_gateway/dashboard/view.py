@@ -6,35 +6,30 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, LisaError, Refused
+from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused
 from lisa_common.logs import event
 from lisa_common.validation import check_name
-from lisa_gateway.access import ALL_TOPICS, STRANGER, Rule
+from lisa_gateway.access import ALL_TOPICS, Caller, Role, Rule
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.sampler import Sampler
-from lisa_gateway.dashboard.security import HEADERS
-from lisa_gateway.dashboard.site import Site, encode, link
-from lisa_gateway.dashboard.user import NOBODY, User
+from lisa_gateway.dashboard.site import HEADERS, Site, encode, link
+from lisa_gateway.forms import read_fields
 from lisa_gateway.gateway import Gateway
 from lisa_manager import Activity, AsyncAdmin
 
-__all__ = ["Desk", "Handler", "Silent", "View", "read_fields", "see_other"]
+__all__ = ["MOST_FIELDS", "Desk", "Handler", "View", "see_other"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_FIELDS = 200
-
-
-class Silent(LisaError):
-    """The server did not answer in time for a page."""
+MOST_FIELDS = 200
+"""Fields of one form, or of a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class View:
     request: Request
     rule: Rule
     """Who may have this page."""
-    user: User = NOBODY
+    caller: Caller
     form: dict[str, str] = field(default_factory=dict)
     """The fields of a sent form."""
 
@@ -73,7 +68,7 @@ class View:
     @cached_property
     def query(self) -> dict[str, str]:
         """The parameters of the URL, the first of each name."""
-        return read_fields(self.request.url.query)
+        return read_fields(self.request.scope["query_string"], MOST_FIELDS)
 
     def text(self, name: str) -> str:
         """A field of the form, or a parameter of the URL; empty if there is none."""
@@ -88,7 +83,21 @@ class View:
 
     def check(self, topic: str | None = None) -> None:
         """Raises Forbidden unless the user may have the page, of a topic where it is about one."""
-        self.rule.check(self.user.caller or STRANGER, topic)
+        self.rule.check(self.caller, topic)
+
+    @property
+    def rights(self) -> str:
+        """The same text for callers who see and may do the same."""
+        grant = self.caller.grant
+        return f"{sorted(grant.roles)} {grant.topics}" if grant else "all"
+
+    def sees(self, topic: str) -> bool:
+        """Whether the caller may look into a topic."""
+        return self.operates(topic) or self.caller.may(Role.VIEW, topic)
+
+    def operates(self, topic: str) -> bool:
+        """Whether the caller may change a topic and its messages."""
+        return self.caller.may(Role.ADMIN, topic)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number among the parameters. Raises InvalidInput."""
@@ -102,27 +111,28 @@ class View:
     def sees_bodies(self, topic: str) -> bool:
         """Whether the user may see bodies and headers of a topic's messages, and texts that may quote them."""
         who = self.desk.gateway.settings.dashboard_bodies
-        return who == "all" or (who == "operators" and self.user.operates(topic))
+        return who == "all" or (who == "operators" and self.operates(topic))
 
     async def soon(self, work: Awaitable[T]) -> T:
-        """The result of a call, within the time that a page waits. Raises Silent."""
+        """The result of a call, within the time that a page waits. Raises OutcomeUnknown."""
         try:
             async with asyncio.timeout(self.desk.wait_s):
                 return await work
         except TimeoutError:
-            raise Silent(f"the server has not answered within {self.desk.wait_s:g} s") from None
+            raise OutcomeUnknown(f"the server has not answered within {self.desk.wait_s:g} s") from None
 
     async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
         """Adds what the user did to Activity. Where the server refuses that, what was done is still said."""
         try:
-            await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
+            await self.admin.note_activity(Activity(self.caller.name, what, topic, count, detail))
         except Refused as error:
-            fields = event("activity_unsaved", who=self.user.name, what=what, topic=topic, error=str(error))
-            logger.warning("%s of %s by %s is not in Activity: %s", what, topic, self.user.name, error, extra=fields)
+            fields = event("activity_unsaved", who=self.caller.name, what=what, topic=topic, error=str(error))
+            logger.warning("%s of %s by %s is not in Activity: %s", what, topic, self.caller.name, error, extra=fields)
 
     def fragment(self, template: str, /, **values: Any) -> str:
         """A part of a page."""
-        return self.desk.site.render(template, user=self.user, **values)
+        role = "operator" if self.caller.may(Role.ADMIN) else "viewer"
+        return self.desk.site.render(template, who=self.caller.name, role=role, **values)
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """A whole page."""
@@ -132,8 +142,8 @@ class View:
             path=self.request.url.path.rpartition("/")[2],
             silent_s=sampler.silent_s,
             # Errors of the sampler may name any topic.
-            server_error=sampler.error if self.user.sees(ALL_TOPICS) else "",
-            sees_all=self.user.sees(ALL_TOPICS),
+            server_error=sampler.error if self.sees(ALL_TOPICS) else "",
+            sees_all=self.sees(ALL_TOPICS),
             said=self.query.get("said", "")[:500],
             find_topic=self.query.get("topic", ""),
             **values,
@@ -145,15 +155,6 @@ class View:
 def see_other(page: str, /, **query: object) -> Response:
     """Sends the browser to a page after a form."""
     return Response(status_code=303, headers=HEADERS | {"location": link(page, **query), "cache-control": "no-store"})
-
-
-def read_fields(text: str) -> dict[str, str]:
-    """URL-encoded fields, the first of each name. Raises InvalidInput."""
-    try:
-        parsed = parse_qs(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS)
-    except ValueError:
-        raise InvalidInput("form", f"{len(text)} characters", f"at most {_MOST_FIELDS} fields") from None
-    return {name: values[0] for name, values in parsed.items()}
 
 
 Handler = Callable[[View], Awaitable[Response]]

@@ -8,14 +8,23 @@ from typing import Any
 from lisa_gateway.limits.settings import LimitSettings
 from lisa_gateway.problems import Problem, Refusal, send_problem
 
-__all__ = ["BodyLimits"]
+__all__ = ["BodyLimits", "is_streamed", "take_stream"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
-STREAMS = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
-"""Content types of streams: of any length, because their lines are taken one by one."""
+_STREAMED = "lisa.streamed"
+
+
+def take_stream(scope: Any) -> None:
+    """Lets the body of a request be of any length, because its lines are taken one by one. Call it before any."""
+    scope[_STREAMED] = True
+
+
+def is_streamed(scope: Any) -> bool:
+    """Whether somebody takes the body line by line."""
+    return _STREAMED in scope
 
 
 class BodyLimits:
@@ -35,7 +44,7 @@ class BodyLimits:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         hosts = 0
-        length = coding = kind = None
+        length = coding = None
         for name, value in scope["headers"]:
             if name == b"host":
                 hosts += 1 if value else 2
@@ -43,8 +52,6 @@ class BodyLimits:
                 length = value
             elif name == b"transfer-encoding":
                 coding = value if coding is None else b"several"
-            elif name == b"content-type":
-                kind = value
         if hosts != 1 and scope["http_version"] == "1.1":
             # RFC 9112, 3.2.
             return send_problem(send, _unfit("host", "given once"))
@@ -53,8 +60,7 @@ class BodyLimits:
             return send_problem(send, _unfit("transfer-encoding", "chunked, without a content-length"))
         if coding is None and (length == b"0" or (length is None and scope["http_version"] != "2")):
             return self._app(scope, receive, send)
-        is_stream = kind is not None and kind.partition(b";")[0].strip().lower() in STREAMS
-        reader = _Reader(receive, self._limits, 0 if length is None else int(length), bounded=not is_stream)
+        reader = _Reader(scope, receive, self._limits, 0 if length is None else int(length))
         return self._app(scope, reader.receive, send)
 
 
@@ -66,10 +72,10 @@ def _unfit(header: str, expected: str) -> Problem:
 class _Reader:
     """Receives one body within its limits."""
 
-    def __init__(self, receive: _Receive, limits: LimitSettings, declared: int, *, bounded: bool) -> None:
+    def __init__(self, scope: Any, receive: _Receive, limits: LimitSettings, declared: int) -> None:
+        self._scope = scope
         self._receive = receive
         self._limits = limits
-        self._bounded = bounded
         self._declared = declared
         self._size = 0
         self._waited_s = 0.0
@@ -103,7 +109,7 @@ class _Reader:
 
     def _check(self, size: int) -> None:
         most = self._limits.max_body_bytes
-        if self._bounded and size > most:
+        if size > most and not is_streamed(self._scope):
             more = {"field": "body", "value": size, "expected": f"at most {most} bytes", "limit": most}
             detail = f"body must be at most {most} bytes; got {size} bytes"
             raise Refusal(Problem(413, "too-large", detail, more, closes=True))

@@ -1,13 +1,13 @@
 """Settings of a pusher."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from lisa_common.settings import MetricsAddress, Settings
 from lisa_common.validation import check_name
-from lisa_gateway.json_lists import json_list
+from lisa_gateway.json_text import json_list
 from lisa_gateway.push.signing import Signer
 from lisa_gateway.push.target import Target
 
@@ -27,6 +27,7 @@ class PushSettings(Settings):
     targets: Annotated[
         tuple[Target, ...],
         NoDecode,
+        BeforeValidator(json_list),
         # Errors about a field that is not shown do not show its value: URLs and headers hold secrets.
         Field(repr=False, description="what to push where: tables [[push.targets]], or a JSON list of them"),
     ] = ()
@@ -43,11 +44,6 @@ class PushSettings(Settings):
         float, Field(ge=0, le=3_600, description="how long running requests may take after SIGTERM, in seconds")
     ] = 30.0
 
-    @field_validator("targets", mode="before")
-    @classmethod
-    def _targets_from_json(cls, value: Any) -> Any:
-        return json_list(value)
-
     @field_validator("group")
     @classmethod
     def _group_is_a_name(cls, value: str) -> str:
@@ -59,8 +55,3 @@ class PushSettings(Settings):
         if value is not None:
             Signer(value.get_secret_value())
         return value
-
-    def pushing(self, target: Target) -> Self:
-        """These settings with one target, in place of those configured."""
-        changes: dict[str, Any] = {"targets": (target,)}
-        return self.model_copy(update=changes)

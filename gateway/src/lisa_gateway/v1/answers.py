@@ -1,4 +1,4 @@
-"""The answers on messages and deliveries, for the OpenAPI document. At run time they are plain dictionaries."""
+"""The answers, for the OpenAPI document. At run time they are plain dictionaries."""
 
 from typing import (
     Annotated,
@@ -10,21 +10,7 @@ from typing import (
 from pydantic import Field
 from typing_extensions import TypedDict
 
-__all__ = [
-    "AckResults",
-    "BatchResult",
-    "Cancelled",
-    "Deliveries",
-    "Extended",
-    "FoundMessage",
-    "Listed",
-    "Ms",
-    "NackResults",
-    "Released",
-    "Rescheduled",
-    "Sent",
-    "StreamResult",
-]
+from lisa_manager import GroupDebt, GroupStatus
 
 Ms = Annotated[int, Field(description="ms since 1970, by the server's clock")]
 
@@ -179,3 +165,107 @@ class Released(TypedDict):
     """How many deliveries were given back."""
 
     released: int
+
+
+class TopicItem(TypedDict):
+    """A topic."""
+
+    topic: str
+    policy: dict[str, Any]
+
+
+class Topics(TypedDict):
+    """Topics that the caller may look into, by name."""
+
+    topics: list[TopicItem]
+
+
+class Sizes(TypedDict):
+    """How many messages a topic holds. With several groups, all but `stored` and `waiting` count each group's copy."""
+
+    topic: str
+    stored: int
+    waiting: int
+    ready: int
+    delivered: int
+    retry: int
+    garbage: int
+    groups: list[GroupStatus]
+    damage: str
+
+
+class SizesList(TypedDict):
+    """The sizes of topics, by name."""
+
+    topics: list[Sizes]
+
+
+class TopicDetails(TypedDict):
+    """A topic, its policy and its sizes."""
+
+    topic: str
+    policy: dict[str, Any]
+    sizes: Sizes
+    late_ms: Annotated[int, Field(description="how long the oldest undelivered message has been due")]
+
+
+class DroppedTopic(TypedDict):
+    """How many messages went with a topic."""
+
+    topic: str
+    messages: int
+
+
+class Groups(TypedDict):
+    """The groups of a topic."""
+
+    groups: list[GroupDebt]
+
+
+class GroupName(TypedDict):
+    """A group."""
+
+    topic: str
+    group: str
+
+
+class DroppedGroupResult(TypedDict):
+    """How many copies of messages ended with a group."""
+
+    topic: str
+    group: str
+    ended: int
+
+
+class DeadLetter(TypedDict):
+    """A dead letter."""
+
+    id: str
+    group: str
+    died_ms: Ms
+    reason: str
+    attempts: int | None
+    error: str | None
+
+
+class Garbage(TypedDict):
+    """Dead letters, the latest first, and whether there are more."""
+
+    letters: list[DeadLetter]
+    more: bool
+
+
+class Worked(TypedDict):
+    """How many dead letters were replayed or purged, and how many were not, by reason."""
+
+    done: int
+    failed: dict[str, int]
+
+
+class Resharded(TypedDict):
+    """The numbers of shards of a topic."""
+
+    topic: str
+    before: int
+    shards: int
+    draining: int

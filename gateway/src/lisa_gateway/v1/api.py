@@ -11,65 +11,54 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from lisa_common.errors import LisaError
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse
-from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
+from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics  # noqa: F401 - they register operations
 from lisa_gateway.v1.openapi import document
-from lisa_gateway.v1.operation import Operation, respond
+from lisa_gateway.v1.operation import OPERATIONS, Operation, respond
 from lisa_gateway.v1.receipts import Receipts
-from lisa_gateway.v1.state import State
 
 __all__ = ["mount", "openapi"]
 
 _ROOT = "/v1"
 
-_OPERATIONS: tuple[Operation, ...] = (
-    *messages.OPERATIONS,
-    *stream.OPERATIONS,
-    *deliveries.OPERATIONS,
-    *topics.OPERATIONS,
-    *garbage.OPERATIONS,
-)
-
 
 @cache
 def openapi(root_path: str = "") -> dict[str, Any]:
     """The OpenAPI 3.1 document of /v1, which is served below a path."""
-    return document(_OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
-
-
-@cache
-def _encoded(root_path: str) -> bytes:
-    return encode(openapi(root_path))
+    return document(OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
 
 
 def mount(gateway: Gateway) -> Mount:
     """All of /v1, with its document at /v1/openapi.json."""
     settings = gateway.settings
-    state = State(gateway, Receipts(settings.prefix, settings.receipt_key.get_secret_value()))
+    receipts = Receipts(settings.prefix, settings.receipt_key.get_secret_value())
     by_path: dict[str, dict[str, Operation]] = defaultdict(dict)
-    for operation in _OPERATIONS:
+    for operation in OPERATIONS:
         by_path[operation.path][operation.method] = operation
-    routes = [_route(path, operations, state) for path, operations in by_path.items()]
+    routes = [_route(path, operations, gateway, receipts) for path, operations in by_path.items()]
 
     async def show(request: Request) -> Response:
         name_route(request.scope, f"{_ROOT}/openapi.json")
         root_path = request.scope["root_path"].removesuffix(_ROOT) or settings.root_path
         # The first time, it takes longer than other requests should wait.
-        return Response(await asyncio.to_thread(_encoded, root_path), media_type="application/json")
+        return Response(await asyncio.to_thread(lambda: encode(openapi(root_path))), media_type="application/json")
 
-    api = Starlette(routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse})
+    api = Starlette(
+        routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse, LisaError: refuse}
+    )
     api.router.redirect_slashes = False
     return Mount(_ROOT, app=api)
 
 
-def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
+def _route(path: str, operations: dict[str, Operation], gateway: Gateway, receipts: Receipts) -> Route:
     async def endpoint(request: Request) -> Response:
         name_route(request.scope, path)
         method = "GET" if request.method == "HEAD" else request.method
-        return await respond(operations[method], state, request)
+        return await respond(operations[method], gateway, receipts, request)
 
     # An id may hold slashes; each path with one ends in it.
     pattern = path.removeprefix(_ROOT).replace("{id}", "{id:path}")

@@ -2,28 +2,31 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import duration_ms
 from lisa_consumer import Held
-from lisa_gateway.access import Forbidden
 from lisa_gateway.aside import aside
 from lisa_gateway.handover import Handover
 from lisa_gateway.polls import Poller
-from lisa_gateway.problems import Busy
+from lisa_gateway.problems import Busy, Forbidden
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
-from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
-from lisa_gateway.v1.operation import Answer, Call, Operation
-
-__all__ = ["OPERATIONS"]
+from lisa_gateway.v1.models import Extends, Nacks, Read, Receipts, Rejects, duration_of
+from lisa_gateway.v1.operation import Answer, Call, operation
 
 
-async def _read(call: Call) -> Answer:
-    """Reads deliveries; waits for the first, up to `wait`."""
+@operation(
+    "POST /v1/topics/{topic}/groups/{group}/read",
+    {200: answers.Deliveries},
+    body=Read,
+    body_required=False,
+    conflicts=True,
+)
+async def read(call: Call) -> Answer:
+    """Reads messages that are due, and waits for the first."""
     given: Read = call.body
-    gateway, topic, quota = call.state.gateway, call.topic, call.caller.quota
+    gateway, topic, quota = call.gateway, call.topic, call.caller.quota
     wait_s, lease_s = duration_of("wait", given.wait) or 0.0, duration_of("lease", given.lease)
     if lease_s is not None:
         # Checked before anything is read: a lease of 0 would mean the visibility timeout.
@@ -48,7 +51,7 @@ async def _read(call: Call) -> Answer:
 def _delivery(call: Call, held: Held, given: Read) -> bytes:
     delivery = held.delivery
     members = {
-        "receipt": call.state.receipts.write(delivery, held.consumer),
+        "receipt": call.receipts.write(delivery, held.consumer),
         "topic": delivery.topic,
         "group": delivery.group,
         "id": delivery.id,
@@ -71,65 +74,39 @@ def _held(call: Call) -> Sequence[Held]:
 
 def _receipt(call: Call, place: int, receipt: str) -> Held:
     try:
-        return call.state.receipts.read(receipt)
+        return call.receipts.read(receipt)
     except InvalidInput as error:
         raise InvalidInput(f"receipts.{place}", receipt, error.expected) from None
 
 
-async def _ack(call: Call) -> Answer:
-    return Answer({"outcomes": await call.state.gateway.settler.ack(_held(call))})
+@operation("POST /v1/ack", {200: answers.AckResults}, body=Receipts)
+async def ack(call: Call) -> Answer:
+    """Acks deliveries that were handled."""
+    return Answer({"outcomes": await call.gateway.settler.ack(_held(call))})
 
 
-async def _nack(call: Call) -> Answer:
+@operation("POST /v1/nack", {200: answers.NackResults}, body=Nacks)
+async def nack(call: Call) -> Answer:
+    """Returns deliveries that failed: they come again, or become garbage."""
     delay = duration_of("delay", call.body.delay)
-    outcomes = await call.state.gateway.settler.nack(_held(call), delay=delay, error=call.body.error)
+    outcomes = await call.gateway.settler.nack(_held(call), delay=delay, error=call.body.error)
     return Answer({"outcomes": outcomes})
 
 
-async def _reject(call: Call) -> Answer:
-    return Answer({"outcomes": await call.state.gateway.settler.reject(_held(call), error=call.body.error)})
+@operation("POST /v1/reject", {200: answers.NackResults}, body=Rejects)
+async def reject(call: Call) -> Answer:
+    """Turns deliveries into garbage, whatever attempts are left."""
+    return Answer({"outcomes": await call.gateway.settler.reject(_held(call), error=call.body.error)})
 
 
-async def _extend(call: Call) -> Answer:
+@operation("POST /v1/extend", {200: answers.Extended}, body=Extends)
+async def extend(call: Call) -> Answer:
+    """Renews the leases of deliveries."""
     lease = duration_of("lease", call.body.lease)
-    return Answer({"kept": await call.state.gateway.settler.extend(_held(call), lease)})
+    return Answer({"kept": await call.gateway.settler.extend(_held(call), lease)})
 
 
-async def _release(call: Call) -> Answer:
-    return Answer({"released": await call.state.gateway.settler.release(_held(call))})
-
-
-def _settling(name: str, summary: str, answer: Any, body: type[Input], result: Any) -> Operation:
-    return Operation(
-        method="POST",
-        path=f"/v1/{name}",
-        name=name,
-        summary=summary,
-        answer=answer,
-        answers={200: result},
-        body=body,
-        problems=(413, 415),
-    )
-
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/groups/{group}/read",
-        name="read",
-        summary="Reads messages that are due, and waits for the first",
-        answer=_read,
-        answers={200: answers.Deliveries},
-        body=Read,
-        body_required=False,
-        problems=(409, 413, 415),
-    ),
-    _settling("ack", "Acks deliveries that were handled", _ack, Receipts, answers.AckResults),
-    _settling("nack", "Returns deliveries that failed: they come again, or become garbage", _nack, Nacks,
-              answers.NackResults),
-    _settling("reject", "Turns deliveries into garbage, whatever attempts are left", _reject, Rejects,
-              answers.NackResults),
-    _settling("extend", "Renews the leases of deliveries", _extend, Extends, answers.Extended),
-    _settling("release", "Gives back deliveries that were not begun; no attempt is spent", _release, Receipts,
-              answers.Released),
-)  # fmt: skip
+@operation("POST /v1/release", {200: answers.Released}, body=Receipts)
+async def release(call: Call) -> Answer:
+    """Gives back deliveries that were not begun; no attempt is spent."""
+    return Answer({"released": await call.gateway.settler.release(_held(call))})

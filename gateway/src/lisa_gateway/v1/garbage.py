@@ -4,20 +4,22 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lisa_common.errors import InvalidInput
-from lisa_gateway.v1 import topic_answers as answers
+from lisa_gateway.v1 import answers
 from lisa_gateway.v1.models import GarbageQuery, GarbageWork, duration_of
-from lisa_gateway.v1.operation import Answer, Call, Operation
+from lisa_gateway.v1.operation import Answer, Call, operation
 from lisa_manager import BulkResult, DeadLetter, GarbageFilter
 
-__all__ = ["OPERATIONS"]
+_GARBAGE = "/v1/topics/{topic}/garbage"
 
 
 def _filter(given: GarbageQuery | GarbageWork) -> GarbageFilter:
     return GarbageFilter(given.group, given.reason, duration_of("older_than", given.older_than))
 
 
-async def _list(call: Call) -> Answer:
-    listed = await call.state.gateway.admin.garbage(call.topic, _filter(call.query), limit=call.query.limit)
+@operation(f"GET {_GARBAGE}", {200: answers.Garbage}, query=GarbageQuery)
+async def list_garbage(call: Call) -> Answer:
+    """Lists dead letters, the latest first."""
+    listed = await call.gateway.admin.garbage(call.topic, _filter(call.query), limit=call.query.limit)
     return Answer({"letters": [_letter(letter) for letter in listed.letters], "more": listed.more})
 
 
@@ -45,47 +47,15 @@ async def _work(call: Call, named: _Named, everything: _Named) -> Answer:
     return Answer({"done": done.done, "failed": dict(done.failed)})
 
 
-async def _replay(call: Call) -> Answer:
-    admin = call.state.gateway.admin
+@operation(f"POST {_GARBAGE}/replay", {200: answers.Worked}, body=GarbageWork)
+async def replay_garbage(call: Call) -> Answer:
+    """Makes dead letters ready again, with all their attempts."""
+    admin = call.gateway.admin
     return await _work(call, admin.replay, admin.replay_all)
 
 
-async def _purge(call: Call) -> Answer:
-    admin = call.state.gateway.admin
+@operation(f"POST {_GARBAGE}/purge", {200: answers.Worked}, body=GarbageWork)
+async def purge_garbage(call: Call) -> Answer:
+    """Deletes dead letters for good."""
+    admin = call.gateway.admin
     return await _work(call, admin.purge, admin.purge_all)
-
-
-_GARBAGE = "/v1/topics/{topic}/garbage"
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=_GARBAGE,
-        name="listGarbage",
-        summary="Lists dead letters, the latest first",
-        answer=_list,
-        answers={200: answers.Garbage},
-        query=GarbageQuery,
-        problems=(404,),
-    ),
-    Operation(
-        method="POST",
-        path=f"{_GARBAGE}/replay",
-        name="replayGarbage",
-        summary="Makes dead letters ready again, with all their attempts",
-        answer=_replay,
-        answers={200: answers.Worked},
-        body=GarbageWork,
-        problems=(404, 413, 415),
-    ),
-    Operation(
-        method="POST",
-        path=f"{_GARBAGE}/purge",
-        name="purgeGarbage",
-        summary="Deletes dead letters for good",
-        answer=_purge,
-        answers={200: answers.Worked},
-        body=GarbageWork,
-        problems=(404, 413, 415),
-    ),
-)

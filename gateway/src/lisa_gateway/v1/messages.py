@@ -5,35 +5,18 @@ from typing import Any
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside
+from lisa_gateway.forms import URLENCODED
 from lisa_gateway.json_text import encode
-from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
-from lisa_gateway.v1 import answers
+from lisa_gateway.v1 import answers, models
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
-from lisa_gateway.v1.models import (
-    MessageInput,
-    MessageQuery,
-    MessagesQuery,
-    Reschedule,
-    duration_of,
-    moment_of,
-)
-from lisa_gateway.v1.operation import (
-    URLENCODED,
-    Answer,
-    Call,
-    Operation,
-    check_json,
-    check_plain,
-    parsed,
-    unsupported,
-    validated,
-)
-from lisa_gateway.v1.stream import send_stream
+from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, unsupported, validated
+from lisa_gateway.v1.stream import STREAMS, send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
 
-__all__ = ["OPERATIONS"]
+_MESSAGES = "/v1/topics/{topic}/messages"
+_MESSAGE = "/v1/topics/{topic}/messages/{id}"
 
 _JSON = "application/json"
 _FORMS = (URLENCODED, "multipart/form-data")
@@ -43,25 +26,30 @@ def _media_type(call: Call) -> str:
     return call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _send(call: Call) -> Answer:
-    """Sends what the request holds, by its content type."""
+@operation(
+    f"POST {_MESSAGES}",
+    {201: answers.Sent, 200: answers.Sent | answers.StreamResult},
+    query=models.MessageQuery,
+    body=models.MessageInput,
+    takes_bytes=True,
+    conflicts=True,
+)
+async def send_message(call: Call) -> Answer:
+    """Sends one message, or a stream of them."""
     kind = _media_type(call)
-    if kind.encode() in STREAMS:
+    if kind in STREAMS:
         _check_no_options(call)
         return await send_stream(call)
     if kind == _JSON:
         _check_no_options(call)
-        check_json(call.request)
-        message = await _json_message(await call.request.body())
+        check_plain(call.request)
+        data = await call.request.body()
+        message = await aside(len(data), lambda: message_of(validated(models.MessageInput, parsed(data))))
     elif kind in _FORMS:
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)
     return await _send_one(call, message)
-
-
-async def _json_message(data: bytes) -> Message:
-    return await aside(len(data), lambda: message_of(validated(MessageInput, parsed(data))))
 
 
 def _check_no_options(call: Call) -> None:
@@ -70,8 +58,15 @@ def _check_no_options(call: Call) -> None:
         raise InvalidInput("query parameter", min(given), "absent, as the JSON body holds the options")
 
 
-async def _put(call: Call) -> Answer:
-    """Sends the body of the request under the id in its path."""
+@operation(
+    f"PUT {_MESSAGE}",
+    {201: answers.Sent, 200: answers.Sent},
+    query=models.MessageQuery,
+    takes_bytes=True,
+    conflicts=True,
+)
+async def put_message(call: Call) -> Answer:
+    """Sends the body of the request, whatever its content type, under an id."""
     return await _send_one(call, await _raw_message(call, check_new_id(call.path["id"])))
 
 
@@ -95,8 +90,8 @@ def _header(text: str) -> tuple[str, str]:
 
 
 async def _send_one(call: Call, message: Message) -> Answer:
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
-    result: SendResult = await call.state.gateway.producer.send(
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
+    result: SendResult = await call.gateway.producer.send(
         call.topic,
         message.body,
         delay=message.delay,
@@ -112,8 +107,10 @@ async def _send_one(call: Call, message: Message) -> Answer:
     return Answer(document, 200 if result.duplicate else 201)
 
 
-async def _find(call: Call) -> Answer:
-    found = await call.state.gateway.producer.find(call.topic, call.path["id"])
+@operation(f"GET {_MESSAGE}", {200: answers.FoundMessage})
+async def find_message(call: Call) -> Answer:
+    """Finds a message, in whatever state."""
+    found = await call.gateway.producer.find(call.topic, call.path["id"])
     if found is None:
         raise _unknown(call)
     return Answer(await aside(len(found.record.body) if found.record else 0, lambda: _found(found)))
@@ -150,8 +147,10 @@ def _found(found: Found) -> bytes:
     return encode_message(document | {"sent_ms": record.sent_ms} | limits, record.body, record.headers)
 
 
-async def _cancel(call: Call) -> Answer:
-    outcome = await call.state.gateway.producer.cancel(call.topic, call.path["id"])
+@operation(f"DELETE {_MESSAGE}", {200: answers.Cancelled}, conflicts=True)
+async def cancel_message(call: Call) -> Answer:
+    """Cancels a message that was not delivered yet."""
+    outcome = await call.gateway.producer.cancel(call.topic, call.path["id"])
     if outcome is CancelOutcome.UNKNOWN:
         raise _unknown(call)
     if outcome in (CancelOutcome.GARBAGE, CancelOutcome.FINISHED):
@@ -164,9 +163,11 @@ def _conflict(state: str, expected: str) -> Refusal:
     return Refusal(Problem(409, "conflict", detail, {"field": "state", "value": state, "expected": expected}))
 
 
-async def _reschedule(call: Call) -> Answer:
-    delay, at = duration_of("delay", call.body.delay), moment_of("at", call.body.at)
-    outcome = await call.state.gateway.producer.reschedule(call.topic, call.path["id"], delay=delay, at=at)
+@operation(f"PATCH {_MESSAGE}", {200: answers.Rescheduled}, body=models.Reschedule, conflicts=True)
+async def reschedule_message(call: Call) -> Answer:
+    """Gives a message that waits, or is to be retried, another due time."""
+    delay, at = models.duration_of("delay", call.body.delay), models.moment_of("at", call.body.at)
+    outcome = await call.gateway.producer.reschedule(call.topic, call.path["id"], delay=delay, at=at)
     if outcome is RescheduleOutcome.UNKNOWN:
         raise _unknown(call)
     if outcome is not RescheduleOutcome.RESCHEDULED:
@@ -174,9 +175,11 @@ async def _reschedule(call: Call) -> Answer:
     return Answer({"id": call.path["id"], "outcome": outcome})
 
 
-async def _list(call: Call) -> Answer:
+@operation(f"GET {_MESSAGES}", {200: answers.Listed}, query=models.MessagesQuery)
+async def list_messages(call: Call) -> Answer:
+    """Lists the messages of one state, page by page."""
     query = call.query
-    page = await call.state.gateway.admin.messages(
+    page = await call.gateway.admin.messages(
         call.topic, State(query.state), group=query.group, limit=query.limit, cursor=query.cursor
     )
     size = sum(OVERHEAD + len(message.record.body if message.record else b"") for message in page.messages)
@@ -197,71 +200,3 @@ def _listed(message: ListedMessage, bodies: Any) -> bytes:
     if not record:
         return encode(document)
     return encode_message(document | {"sent_ms": record.sent_ms}, record.body, record.headers, bodies)
-
-
-_MESSAGES = "/v1/topics/{topic}/messages"
-_MESSAGE = "/v1/topics/{topic}/messages/{id}"
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=_MESSAGES,
-        name="sendMessage",
-        summary="Sends one message, or a stream of them",
-        answer=_send,
-        answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
-        query=MessageQuery,
-        body=MessageInput,
-        takes_bytes=True,
-        problems=(409, 413, 415),
-    ),
-    Operation(
-        method="GET",
-        path=_MESSAGES,
-        name="listMessages",
-        summary="Lists the messages of one state, page by page",
-        answer=_list,
-        answers={200: answers.Listed},
-        query=MessagesQuery,
-        problems=(404,),
-    ),
-    Operation(
-        method="PUT",
-        path=_MESSAGE,
-        name="putMessage",
-        summary="Sends the body of the request, whatever its content type, under an id",
-        answer=_put,
-        answers={201: answers.Sent, 200: answers.Sent},
-        query=MessageQuery,
-        takes_bytes=True,
-        problems=(409, 413, 415),
-    ),
-    Operation(
-        method="GET",
-        path=_MESSAGE,
-        name="findMessage",
-        summary="Finds a message, in whatever state",
-        answer=_find,
-        answers={200: answers.FoundMessage},
-        problems=(404,),
-    ),
-    Operation(
-        method="DELETE",
-        path=_MESSAGE,
-        name="cancelMessage",
-        summary="Cancels a message that was not delivered yet",
-        answer=_cancel,
-        answers={200: answers.Cancelled},
-        problems=(404, 409),
-    ),
-    Operation(
-        method="PATCH",
-        path=_MESSAGE,
-        name="rescheduleMessage",
-        summary="Gives a message that waits, or is to be retried, another due time",
-        answer=_reschedule,
-        answers={200: answers.Rescheduled},
-        body=Reschedule,
-        problems=(404, 409, 413, 415),
-    ),
-)

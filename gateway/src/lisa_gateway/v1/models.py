@@ -9,35 +9,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
+from lisa_gateway.polls import MAX_BATCH
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_manager import REASONS
-
-__all__ = [
-    "MAX_BATCH",
-    "Bodies",
-    "DurationText",
-    "Extends",
-    "GarbageQuery",
-    "GarbageWork",
-    "Input",
-    "MessageBatch",
-    "MessageInput",
-    "MessageQuery",
-    "MessagesQuery",
-    "Nacks",
-    "Options",
-    "Read",
-    "Receipts",
-    "Rejects",
-    "Reschedule",
-    "Shards",
-    "UnknownMember",
-    "duration_of",
-    "moment_of",
-]
-
-MAX_BATCH = 1_000
-"""Most messages or receipts in one request."""
 
 _MOST_HEADERS = 1_000
 """Most headers of a message; they have 16 KiB."""
@@ -248,27 +222,27 @@ class Extends(Receipts):
     )
 
 
-class GarbageQuery(Input):
+class _GarbageFilter(Input):
+    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
+    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
+    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
+
+
+class GarbageQuery(_GarbageFilter):
     """Which dead letters."""
 
     model_config = ConfigDict(strict=False)
 
-    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
-    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
-    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
     limit: Annotated[int, Field(ge=1, le=1_000)] = 50
 
 
-class GarbageWork(Input):
+class GarbageWork(_GarbageFilter):
     """Dead letters by the ids of their messages, or all; the filters select among them."""
 
     ids: Annotated[Annotated[list[_Id], Field(min_length=1, max_length=MAX_BATCH)] | None, _few(MAX_BATCH, "ids")] = (
         None
     )
     all: Annotated[bool, Field(description="all dead letters; excludes `ids`")] = False
-    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
-    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
-    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
 
 
 class Shards(Input):

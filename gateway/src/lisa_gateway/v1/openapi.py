@@ -11,9 +11,9 @@ from typing_extensions import TypedDict
 
 from lisa_common.validation import MAX_ID_BYTES, MAX_NAME_LENGTH
 from lisa_gateway.access import Rule, Scope
-from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import MEDIA_TYPE, PROBLEMS
 from lisa_gateway.v1.operation import Operation
+from lisa_gateway.v1.stream import STREAMS
 
 __all__ = ["document"]
 
@@ -47,7 +47,8 @@ _STATUS = {
     504: "The server of messages broke off; the request may have been carried out",
 }
 _ALWAYS = (400, 401, 403, 404, 429, 502, 503, 504)
-_WITH_BODY = (408, 413)
+_WITH_BODY = (408, 413, 415)
+_CONFLICT = 409
 
 _DESCRIPTION = """\
 Messages that become readable when they are due. Times are ms since 1970 by the server's clock; durations are seconds,
@@ -104,7 +105,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "parameters": parameters,
         "responses": _responses(operation, schemas),
     }
-    if operation.body is not None or operation.takes_bytes:
+    if operation.has_body:
         described["requestBody"] = _body(operation, schemas)
     return described
 
@@ -147,7 +148,7 @@ def _body(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if operation.takes_bytes:
         if operation.body is not None:
             lines = "Lines, each a message as in application/json"
-            content[STREAMS[0].decode()] = {"schema": {"type": "string", "description": lines}}
+            content[STREAMS[0]] = {"schema": {"type": "string", "description": lines}}
         content["application/octet-stream"] = content["*/*"] = {"schema": _BYTES}
         content["text/plain"] = {"schema": {"type": "string"}}
     return {"required": operation.body_required and not operation.takes_bytes, "content": content}
@@ -158,8 +159,9 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     for status, model in operation.answers.items():
         adapter = _schema(model, "serialization", schemas)
         responses[str(status)] = {"description": "Done", "content": {_JSON: {"schema": adapter}}}
-    with_body = _WITH_BODY if operation.body is not None or operation.takes_bytes else ()
-    for status in sorted({*_ALWAYS, *with_body, *operation.problems}):
+    with_body = _WITH_BODY if operation.has_body else ()
+    conflict = (_CONFLICT,) if operation.conflicts else ()
+    for status in sorted({*_ALWAYS, *with_body, *conflict}):
         schema = {"$ref": _REF.format(model="Problem")}
         responses[str(status)] = {"description": _STATUS[status], "content": {MEDIA_TYPE: {"schema": schema}}}
     return responses

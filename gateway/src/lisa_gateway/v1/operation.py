@@ -2,40 +2,40 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from lisa_common.cli import DURATION_FORM
-from lisa_common.errors import ByteCount, InvalidInput, LisaError
+from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.validation import check_id, check_name, expected_by
-from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
+from lisa_gateway.access import ROUTES, Caller, Rule, caller_of
 from lisa_gateway.aside import aside
+from lisa_gateway.forms import URLENCODED
+from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.json_text import decode, encode
-from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
+from lisa_gateway.problems import Problem, Refusal
+from lisa_gateway.responses import HandedOver
 from lisa_gateway.v1.models import UnknownMember
-from lisa_gateway.v1.state import State
+from lisa_gateway.v1.receipts import Receipts
 
 __all__ = [
-    "URLENCODED",
+    "OPERATIONS",
     "Answer",
     "Call",
     "Operation",
-    "check_json",
     "check_plain",
+    "operation",
     "parsed",
     "respond",
     "unsupported",
     "validated",
 ]
-
-URLENCODED = "application/x-www-form-urlencoded"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -45,7 +45,8 @@ class Call:
     """A request that may be answered."""
 
     request: Request
-    state: State
+    gateway: Gateway
+    receipts: Receipts
     caller: Caller
     rule: Rule
     path: Mapping[str, str]
@@ -71,9 +72,11 @@ class Answer:
     document: Any
     """What is to be JSON, or its bytes."""
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
     handover: Handover | None = None
     """What gives its messages back if the client is gone."""
+
+
+_Answering = Callable[[Call], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ class Operation:
     path: str
     name: str
     summary: str
-    answer: Callable[[Call], Awaitable[Answer]]
+    answer: _Answering
     answers: Mapping[int, Any]
     """The type of the answer for each status of success."""
     query: type[BaseModel] | None = None
@@ -92,8 +95,13 @@ class Operation:
     takes_bytes: bool = False
     """Whether it takes a body of any content type; it reads the body itself."""
     body_required: bool = True
-    problems: tuple[int, ...] = ()
-    """Statuses of problems, beside those that each operation may have."""
+    conflicts: bool = False
+    """Whether the state of a message or topic may not allow it."""
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a request has a body."""
+        return self.body is not None or self.takes_bytes
 
     @property
     def rule(self) -> Rule:
@@ -101,48 +109,55 @@ class Operation:
         return ROUTES[f"{self.method} {self.path}"]
 
 
-async def respond(operation: Operation, state: State, request: Request) -> Response:
-    """The response to a request for an operation, a problem included."""
-    try:
-        answer = await operation.answer(await _read(operation, request, state))
-    except Forbidden as error:
-        return response_of(Problem(403, "forbidden", str(error)))
-    except LisaError as error:
-        return response_of(problem_of(error))
+OPERATIONS: list[Operation] = []
+"""All operations, in the order of the document."""
+
+
+def operation(route: str, answers: Mapping[int, Any], **more: Any) -> Callable[[_Answering], _Answering]:
+    """Makes a function answer a route, given as method and path. `more` are further fields of the operation.
+
+    The function's name and docstring become the operation's name and summary.
+    """
+
+    def register(answer: _Answering) -> _Answering:
+        method, path = route.split()
+        first, *words = answer.__name__.split("_")
+        name, summary = first + "".join(map(str.capitalize, words)), (answer.__doc__ or "").removesuffix(".")
+        made = Operation(method=method, path=path, name=name, summary=summary, answer=answer, answers=answers, **more)
+        OPERATIONS.append(made)
+        return answer
+
+    return register
+
+
+async def respond(operation: Operation, gateway: Gateway, receipts: Receipts, request: Request) -> Response:
+    """The response to a request for an operation. Raises LisaError."""
+    answer = await operation.answer(await _read(operation, gateway, receipts, request))
     handover = answer.handover
     async with handover or nullcontext():
         content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
     if handover is None:
-        return Response(content, answer.status, answer.headers, "application/json")
-    return _HandedOver(handover, content)
+        return Response(content, answer.status, media_type="application/json")
+    return HandedOver(handover, content)
 
 
-class _HandedOver(Response):
-    """The response with messages, unless its client is gone."""
-
-    media_type = "application/json"
-
-    def __init__(self, handover: Handover, content: bytes) -> None:
-        self._handover = handover
-        super().__init__(content)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if await self._handover.claim():
-            await super().__call__(scope, receive, send)
-
-
-async def _read(operation: Operation, request: Request, state: State) -> Call:
+async def _read(operation: Operation, gateway: Gateway, receipts: Receipts, request: Request) -> Call:
     path = _path_of(request)
     caller = caller_of(request.scope)
     operation.rule.check(caller, path.get("topic"))
     query = None if operation.query is None else _query_of(operation.query, request)
-    if operation.query is None and request.url.query and operation.body is None and not operation.takes_bytes:
+    if operation.query is None and request.url.query and not operation.has_body:
         name = next(iter(request.query_params), "")
         raise InvalidInput("query parameter", name, "absent, as this operation takes none")
     body = None
-    if operation.body is not None and not operation.takes_bytes:
+    if operation.takes_bytes:
+        _check_has_end(request)
+    elif operation.body is not None:
         body = await _body_of(operation, request)
-    return Call(request, state, caller, operation.rule, path, query, body)
+    else:
+        # Means nothing here. But no success is answered to a body that was cut off.
+        await request.body()
+    return Call(request, gateway, receipts, caller, operation.rule, path, query, body)
 
 
 _MOST_PARAMETERS = 100
@@ -188,16 +203,25 @@ def _query_of(model: type[M], request: Request) -> M:
     return validated(model, fields)
 
 
+def _check_has_end(request: Request) -> None:
+    """Raises Refusal for a body without a length, such as of HTTP/1.0: it would count as empty, whatever was sent."""
+    given = {"content-length", "transfer-encoding"}.intersection(request.headers)
+    if not given and request.scope["http_version"] < "2":
+        more = {"field": "content-length", "value": None, "expected": "given, with 0 for an empty message"}
+        detail = "content-length must be given, with 0 for an empty message; got None"
+        raise Refusal(Problem(400, "invalid-input", detail, more, closes=True))
+
+
 async def _body_of(operation: Operation, request: Request) -> BaseModel:
     model = cast(type[BaseModel], operation.body)
     data = await request.body()
     if not data and not operation.body_required:
         return validated(model, {})
-    check_json(request)
+    _check_json(request)
     return await aside(len(data), lambda: validated(model, parsed(data)))
 
 
-def check_json(request: Request) -> None:
+def _check_json(request: Request) -> None:
     """Raises Refusal unless the request says that its body is JSON, without compression."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

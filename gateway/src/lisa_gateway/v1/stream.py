@@ -1,74 +1,68 @@
 """Operations that send many messages: a batch, with an outcome for each message, and a stream of any length."""
 
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lisa_common.errors import ByteCount, Described, InvalidInput, LisaError
 from lisa_gateway.aside import Turn, aside
+from lisa_gateway.limits import take_stream
 from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
 from lisa_gateway.v1.models import MessageBatch, MessageInput
-from lisa_gateway.v1.operation import Answer, Call, Operation, check_plain, parsed, validated
+from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
 
-__all__ = ["OPERATIONS", "send_stream"]
+__all__ = ["STREAMS", "send_stream"]
+
+STREAMS = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+"""Content types of streams."""
 
 _MOST_PROBLEMS = 100
 """The number of lines of a stream whose problems are reported, and of invalid lines at which it ends."""
 
 
-async def _send_batch(call: Call) -> Answer:
-    """Sends a batch. A refused message does not stop the others."""
+@operation("POST /v1/topics/{topic}/batch", {200: answers.BatchResult}, body=MessageBatch, conflicts=True)
+async def send_batch(call: Call) -> Answer:
+    """Sends up to 1,000 messages, and reports the outcome of each."""
     given: MessageBatch = call.body
-    size = len(await call.request.body())
-    results, messages, places = await aside(size, lambda: _sort_out(given.messages))
-    report, stopped = await _send_all(call, messages)
-    for result in report.results:
-        results[places[result.position]] = _item(result)
-    unsent = {"id": None, "outcome": "failed", "due_ms": None, "problem": _problem(stopped)} if stopped else None
-    items = [item or unsent for item in results]
-    outcomes = [item["outcome"] if item else "failed" for item in items]
-    document = {
-        "sent": outcomes.count("sent"),
-        "duplicates": outcomes.count("duplicate"),
-        "failed": outcomes.count("failed"),
-        "results": items,
-    }
+    results: dict[int, dict[str, Any]] = {}
+    messages: dict[int, Message] = {}
+
+    def sort_out() -> None:
+        for place, message in enumerate(given.messages):
+            try:
+                messages[place] = message_of(message)
+            except InvalidInput as error:
+                results[place] = _failed(message.id, error)
+
+    await aside(len(await call.request.body()), sort_out)
+    report, stopped = await _send_all(call, list(messages.values()))
+    places = list(messages)
+    results |= {places[result.position]: _item(result) for result in report.results}
+    unsent = _failed(None, stopped) if stopped else {}
+    items = [results.get(place, unsent) for place in range(len(given.messages))]
+    outcomes = Counter(str(item["outcome"]) for item in items)
+    counts = {"sent": outcomes["sent"], "duplicates": outcomes["duplicate"], "failed": outcomes["failed"]}
     if stopped is not None:
-        raise _stopped(stopped, document)
-    return Answer(document)
-
-
-_Item = dict[str, Any]
-
-
-def _sort_out(given: Sequence[MessageInput]) -> tuple[list[_Item | None], list[Message], list[int]]:
-    """The outcome of each message that is refused, else None; the others, and their places."""
-    results: list[_Item | None] = [None] * len(given)
-    messages: list[Message] = []
-    places: list[int] = []
-    for place, message in enumerate(given):
-        try:
-            messages.append(message_of(message))
-            places.append(place)
-        except InvalidInput as error:
-            results[place] = _failed(message.id, error)
-    return results, messages, places
+        raise _stopped(stopped, counts | {"results": items})
+    return Answer(counts | {"results": items})
 
 
 async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, LisaError | None]:
-    """Sends messages. Result: their report, and the error that ended the whole send, if one did."""
+    """Sends messages. Returns their report, and the error that ended the whole send, if one did."""
     if not messages:
         return SendReport(), None
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     try:
-        return await call.state.gateway.producer.send_many(call.topic, messages), None
+        return await call.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
-        return error.report, error.__cause__ if isinstance(error.__cause__, LisaError) else None
+        if not isinstance(error.__cause__, LisaError):
+            raise
+        return error.report, error.__cause__
 
 
 def _problem(error: LisaError) -> dict[str, Any]:
@@ -94,10 +88,11 @@ def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
 async def send_stream(call: Call) -> Answer:
     """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
+    take_stream(call.request.scope)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     stream = _Stream(call)
     try:
-        await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
+        await call.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
     except PartialSend as error:
         cause = error.__cause__
         if not isinstance(cause, LisaError):
@@ -122,21 +117,22 @@ class _Stream:
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
-        async for number, line in self._split():
-            try:
-                message = await aside(len(line), partial(_message, line))
-            except InvalidInput as error:
-                self._report.failed += 1
-                self._tell(number, error)
-                if self._report.failed < _MOST_PROBLEMS:
-                    continue
-                raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
-            self._lines.append(number)
-            yield message
+        with self._call.caller.quota.holding() as hold:
+            async for number, line in self._split(hold):
+                try:
+                    message = await aside(len(line), partial(_message, line))
+                except InvalidInput as error:
+                    self._report.failed += 1
+                    self._tell(number, error)
+                    if self._report.failed < _MOST_PROBLEMS:
+                        continue
+                    raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
+                self._lines.append(number)
+                yield message
 
-    async def _split(self) -> AsyncIterator[tuple[int, bytes]]:
-        """The lines that are not empty, with their numbers."""
-        most = self._call.state.gateway.settings.max_body_bytes
+    async def _split(self, hold: Callable[[int], None]) -> AsyncIterator[tuple[int, bytes]]:
+        """The lines that are not empty, with their numbers; `hold` is told what is kept of them."""
+        most = self._call.gateway.settings.max_body_bytes
         rest = bytearray()
         number = 1
         turn = Turn()
@@ -151,6 +147,7 @@ class _Stream:
                         yield number, line
                     number += 1
                 rest = bytearray(lines[-1])
+            hold(len(rest))
             if len(rest) > most:
                 raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
         if rest.strip():
@@ -173,17 +170,3 @@ class _Stream:
         report = self._report
         counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
         return counts | {"problems": self._problems}
-
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/batch",
-        name="sendBatch",
-        summary="Sends up to 1,000 messages, and reports the outcome of each",
-        answer=_send_batch,
-        answers={200: answers.BatchResult},
-        body=MessageBatch,
-        problems=(409, 413, 415),
-    ),
-)

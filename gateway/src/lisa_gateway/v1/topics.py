@@ -8,12 +8,13 @@ from pydantic import ConfigDict, Field, model_validator
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_gateway.problems import Problem, Refusal
-from lisa_gateway.v1 import topic_answers as answers
+from lisa_gateway.v1 import answers
 from lisa_gateway.v1.models import Input, Shards
-from lisa_gateway.v1.operation import Answer, Call, Operation
+from lisa_gateway.v1.operation import Answer, Call, operation
 from lisa_manager import DEFAULT, TopicSizes
 
-__all__ = ["OPERATIONS"]
+_TOPIC = "/v1/topics/{topic}"
+_GROUP = "/v1/topics/{topic}/groups/{group}"
 
 
 class _Force(Input):
@@ -68,34 +69,49 @@ def _sizes(sizes: TopicSizes) -> dict[str, Any]:
     return {name: getattr(sizes, name) for name in names} | {"groups": [asdict(group) for group in sizes.groups]}
 
 
-async def _list(call: Call) -> Answer:
-    topics = [topic for topic in await call.state.gateway.admin.topics() if call.shows(topic.name)]
+@operation("GET /v1/topics", {200: answers.Topics})
+async def list_topics(call: Call) -> Answer:
+    """Lists topics and their policies."""
+    topics = [topic for topic in await call.gateway.admin.topics() if call.shows(topic.name)]
     return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in topics]})
 
 
-async def _all_sizes(call: Call) -> Answer:
-    sizes = await call.state.gateway.admin.sizes()
+@operation("GET /v1/sizes", {200: answers.SizesList})
+async def list_sizes(call: Call) -> Answer:
+    """Counts the messages of all topics."""
+    sizes = await call.gateway.admin.sizes()
     return Answer({"topics": [_sizes(each) for each in sizes if call.shows(each.topic)]})
 
 
-async def _sizes_of(call: Call) -> Answer:
-    [sizes] = await call.state.gateway.admin.sizes(call.topic)
+@operation(f"GET {_TOPIC}/sizes", {200: answers.Sizes})
+async def get_sizes(call: Call) -> Answer:
+    """Counts the messages of a topic."""
+    [sizes] = await call.gateway.admin.sizes(call.topic)
     return Answer(_sizes(sizes))
 
 
-async def _details(call: Call) -> Answer:
-    admin = call.state.gateway.admin
+@operation(f"GET {_TOPIC}", {200: answers.TopicDetails})
+async def get_topic(call: Call) -> Answer:
+    """Shows a topic, its policy and its sizes."""
+    admin = call.gateway.admin
     [status] = await admin.status(call.topic)
     policy = await admin.policy(call.topic)
     sizes = {"sizes": _sizes(status), "late_ms": status.late_ms}
     return Answer({"topic": call.topic, "policy": _policy(policy)} | sizes)
 
 
-async def _create(call: Call) -> Answer:
-    """Declares a topic. A repeat with the same fields changes nothing."""
-    admin = call.state.gateway.admin
+@operation(
+    f"PUT {_TOPIC}",
+    {201: answers.TopicItem, 200: answers.TopicItem},
+    body=_PolicyFields,
+    body_required=False,
+    conflicts=True,
+)
+async def create_topic(call: Call) -> Answer:
+    """Declares a topic, unless it exists."""
+    admin = call.gateway.admin
     fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
     policy = await admin.policy(call.topic)
     differing = [name for name, value in fields.items() if getattr(policy, name) != value]
@@ -105,16 +121,20 @@ async def _create(call: Call) -> Answer:
     return Answer({"topic": call.topic, "policy": _policy(policy)}, 201 if created else 200)
 
 
-async def _change(call: Call) -> Answer:
-    admin = call.state.gateway.admin
+@operation(f"PATCH {_TOPIC}", {200: answers.TopicItem}, body=_PolicyFields)
+async def change_topic(call: Call) -> Answer:
+    """Changes fields of a topic's policy."""
+    admin = call.gateway.admin
     fields = _policy_fields(call, "shards")
     # `set_policy` declares a missing topic; here its name may be misspelled.
     await admin.policy(call.topic)
     return Answer({"topic": call.topic, "policy": _policy(await admin.set_policy(call.topic, **fields))})
 
 
-async def _drop(call: Call) -> Answer:
-    dropped = await call.state.gateway.admin.drop_topic(call.topic, force=call.query.force)
+@operation(f"DELETE {_TOPIC}", {200: answers.DroppedTopic}, query=_Force, conflicts=True)
+async def drop_topic(call: Call) -> Answer:
+    """Drops a topic; with force, its messages as well."""
+    dropped = await call.gateway.admin.drop_topic(call.topic, force=call.query.force)
     if not dropped.done:
         raise _holds(f"topic {call.topic!r}", dropped.messages)
     return Answer({"topic": call.topic, "messages": dropped.messages})
@@ -125,59 +145,32 @@ def _holds(what: str, messages: int | None) -> Refusal:
     return Refusal(Problem(409, "conflict", f"{what} still holds {holds}; force=true drops them with it"))
 
 
-async def _reshard(call: Call) -> Answer:
-    result = await call.state.gateway.admin.reshard(call.topic, call.body.shards)
+@operation(f"POST {_TOPIC}/shards", {200: answers.Resharded}, body=Shards)
+async def reshard_topic(call: Call) -> Answer:
+    """Spreads new messages over another number of shards."""
+    result = await call.gateway.admin.reshard(call.topic, call.body.shards)
     return Answer({"topic": call.topic} | asdict(result))
 
 
-async def _groups(call: Call) -> Answer:
-    groups = await call.state.gateway.admin.groups(call.topic)
+@operation(f"GET {_TOPIC}/groups", {200: answers.Groups})
+async def list_groups(call: Call) -> Answer:
+    """Lists the groups of a topic, and what they owe."""
+    groups = await call.gateway.admin.groups(call.topic)
     return Answer({"groups": [asdict(group) for group in groups]})
 
 
-async def _create_group(call: Call) -> Answer:
-    await call.state.gateway.admin.create_group(call.topic, call.path["group"])
+@operation(f"PUT {_GROUP}", {200: answers.GroupName}, conflicts=True)
+async def create_group(call: Call) -> Answer:
+    """Makes a group, if it is missing."""
+    await call.gateway.admin.create_group(call.topic, call.path["group"])
     return Answer({"topic": call.topic, "group": call.path["group"]})
 
 
-async def _drop_group(call: Call) -> Answer:
+@operation(f"DELETE {_GROUP}", {200: answers.DroppedGroupResult}, query=_Force, conflicts=True)
+async def drop_group(call: Call) -> Answer:
+    """Drops a group; with force, what it owes as well."""
     group = call.path["group"]
-    dropped = await call.state.gateway.admin.drop_group(call.topic, group, force=call.query.force)
+    dropped = await call.gateway.admin.drop_group(call.topic, group, force=call.query.force)
     if not dropped.done:
         raise _holds(f"group {group!r} of topic {call.topic!r}", None)
     return Answer({"topic": call.topic, "group": group, "ended": dropped.ended})
-
-
-def _operation(method: str, path: str, name: str, summary: str, answer: Any, *problems: int, **more: Any) -> Operation:
-    if "body" in more:
-        problems = (*problems, 413, 415)
-    return Operation(method=method, path=path, name=name, summary=summary, answer=answer, problems=problems, **more)
-
-
-_TOPIC = "/v1/topics/{topic}"
-_GROUP = "/v1/topics/{topic}/groups/{group}"
-
-OPERATIONS = (
-    _operation("GET", "/v1/topics", "listTopics", "Lists topics and their policies", _list,
-               answers={200: answers.Topics}),
-    _operation("GET", "/v1/sizes", "listSizes", "Counts the messages of all topics", _all_sizes,
-               answers={200: answers.SizesList}),
-    _operation("GET", _TOPIC, "getTopic", "Shows a topic, its policy and its sizes", _details, 404,
-               answers={200: answers.TopicDetails}),
-    _operation("PUT", _TOPIC, "createTopic", "Declares a topic, unless it exists", _create, 409,
-               answers={201: answers.TopicItem, 200: answers.TopicItem}, body=_PolicyFields, body_required=False),
-    _operation("PATCH", _TOPIC, "changeTopic", "Changes fields of a topic's policy", _change, 404,
-               answers={200: answers.TopicItem}, body=_PolicyFields),
-    _operation("DELETE", _TOPIC, "dropTopic", "Drops a topic; with force, its messages as well", _drop, 404, 409,
-               answers={200: answers.DroppedTopic}, query=_Force),
-    _operation("GET", f"{_TOPIC}/sizes", "getSizes", "Counts the messages of a topic", _sizes_of, 404,
-               answers={200: answers.Sizes}),
-    _operation("POST", f"{_TOPIC}/shards", "reshardTopic", "Spreads new messages over another number of shards",
-               _reshard, 404, answers={200: answers.Resharded}, body=Shards),
-    _operation("GET", f"{_TOPIC}/groups", "listGroups", "Lists the groups of a topic, and what they owe", _groups, 404,
-               answers={200: answers.Groups}),
-    _operation("PUT", _GROUP, "createGroup", "Makes a group, if it is missing", _create_group, 404, 409,
-               answers={200: answers.GroupName}),
-    _operation("DELETE", _GROUP, "dropGroup", "Drops a group; with force, what it owes as well", _drop_group, 404, 409,
-               answers={200: answers.DroppedGroupResult}, query=_Force),
-)  # fmt: skip

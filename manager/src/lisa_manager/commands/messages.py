@@ -103,6 +103,11 @@ def _print(found: Found) -> None:
             Column("error"),
         )
         print_table(columns, map(_copy_row, found.copies))
+        for copy in found.copies:
+            if copy.failure and copy.failure.trace:
+                say(f"\ntraceback of {copy.group}:")
+                for frame in copy.failure.trace:
+                    say(f"  {shown(frame)}")
     if found.deaths:
         say("")
         print_table(_DEATHS, map(_death_row, found.deaths))
@@ -159,6 +164,7 @@ def _document(found: Found) -> dict[str, Any]:
 
 def _copy_document(copy: CopyState) -> dict[str, Any]:
     failure = copy.failure
+    trace = {"trace": failure.trace} if failure and failure.trace else {}
     return {
         "group": copy.group or None,
         "state": copy.state,
@@ -167,7 +173,7 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
         "reason": failure.reason if failure else None,
         "error": failure.error if failure else None,
         "failed_ms": failure.at_ms if failure else None,
-    }
+    } | trace
 
 
 @admin_command

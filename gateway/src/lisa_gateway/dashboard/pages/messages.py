@@ -1,18 +1,28 @@
-"""The messages of a topic in one state; and the search by id."""
+"""The messages of a topic in one state, searched in bounded time; and the search by id."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from starlette.responses import Response
 
 from lisa_common.errors import LisaError
 from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bulk import VERBS
-from lisa_gateway.dashboard.search import search
 from lisa_gateway.dashboard.selection import STATES, Selection
 from lisa_gateway.dashboard.view import View, see_other
-from lisa_manager import REASONS
+from lisa_manager import REASONS, ListedMessage, MessagePage
 
-__all__ = ["find", "show"]
+__all__ = ["count", "find", "show"]
+
+_ON_PAGE = 50
+_STEP = 200
+_MOST = 10_000
+"""Messages that one search looks at."""
+
+_LEFT = 0.25
+"""The share of a page's patience that is left when a search ends."""
 
 _MOST_TOPICS = 1_000
 """Topics in which one search by id looks."""
@@ -28,7 +38,7 @@ async def show(view: View) -> Response:
     sampler = view.desk.sampler
     with sampler.watching([topic]):
         await sampler.first([topic], wait_s=view.desk.wait_s)
-    found = await search(view, selection, view.text("cursor") or None)
+    found = await _search(view, selection, view.text("cursor") or None)
     known = sampler.known.get(topic)
     return view.page(
         "messages.html",
@@ -40,7 +50,7 @@ async def show(view: View) -> Response:
         found=found,
         reasons=REASONS,
         verbs=[verb for verb, states in VERBS.items() if selection.state in states and verb != "reschedule"],
-        operates=view.user.operates(topic),
+        operates=view.operates(topic),
         sees_bodies=sees_bodies,
     )
 
@@ -53,7 +63,7 @@ async def find(view: View) -> Response:
         return see_other("message", topic=named, id=id)
     sampler = view.desk.sampler
     await sampler.first(wait_s=view.desk.wait_s)
-    names = [name for name in sampler.topics if view.user.sees(name)]
+    names = [name for name in sampler.topics if view.sees(name)]
     places, looked = await _look(view, names[:_MOST_TOPICS], id)
     if len(places) == 1:
         return see_other("message", topic=places[0], id=id)
@@ -83,3 +93,60 @@ async def _look(view: View, names: list[str], id: str) -> tuple[list[str], int]:
         # What was found until then is shown, and how far it has looked.
         return places, looked
     return places, looked
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What a search has found."""
+
+    messages: list[ListedMessage] = field(default_factory=list)
+    matched: int = 0
+    looked: int = 0
+    """How many messages it looked at."""
+    cursor: str | None = None
+    """Continues the search; None where all were looked at."""
+
+
+async def _search(view: View, selection: Selection, cursor: str | None) -> _Findings:
+    """The next messages of a selection. Raises LisaError, unless something was found before."""
+    if not selection.is_filtered:
+        page = await view.soon(_page(view, selection, _ON_PAGE, cursor))
+        return _Findings(list(page.messages), len(page.messages), len(page.messages), page.cursor)
+    found = _Findings(cursor=cursor)
+    async for chosen in _steps(view, selection, found):
+        found.messages += chosen
+        if len(found.messages) >= _ON_PAGE:
+            break
+    return found
+
+
+async def count(view: View, selection: Selection) -> _Findings:
+    """How many messages match, as far as it can look; keeps none."""
+    found = _Findings()
+    async for _ in _steps(view, selection, found):
+        continue
+    return found
+
+
+async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIterator[list[ListedMessage]]:
+    ends = time.monotonic() + view.desk.wait_s * (1 - _LEFT)
+    now_ms = (await view.soon(view.admin.server_facts())).now_ms
+    while True:
+        try:
+            page = await view.soon(_page(view, selection, _STEP, found.cursor))
+        except LisaError:
+            if not found.looked:
+                raise
+            return
+        chosen = [message for message in page.messages if selection.matches(message, now_ms)]
+        found.looked += len(page.messages)
+        found.matched += len(chosen)
+        found.cursor = page.cursor
+        yield chosen
+        if found.cursor is None or found.looked >= _MOST or time.monotonic() > ends:
+            return
+
+
+async def _page(view: View, selection: Selection, limit: int, cursor: str | None) -> MessagePage:
+    topic, state = selection.topic, selection.state
+    return await view.admin.messages(topic, state, group=selection.group, limit=limit, cursor=cursor)

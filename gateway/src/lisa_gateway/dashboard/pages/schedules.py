@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.validation import check_name
-from lisa_gateway.access import ALL_TOPICS, Forbidden
+from lisa_gateway.access import ALL_TOPICS
 from lisa_gateway.dashboard.bodies import show_body
 from lisa_gateway.dashboard.view import Handler, View, see_other
+from lisa_gateway.problems import Forbidden
 from lisa_manager import ScheduleState
 
 __all__ = ["ACTIONS", "show", "show_one"]
@@ -44,7 +45,7 @@ async def show(view: View) -> Response:
     """All schedules: those with problems first, then by their next run."""
     text = view.text("q")[:200].lower()
     page = view.number("page_number", 0, 0, 100_000)
-    states = [each for each in await view.soon(view.admin.list_schedules()) if view.user.sees(_topic(each))]
+    states = [each for each in await view.soon(view.admin.list_schedules()) if view.sees(_topic(each))]
     matching = [each for each in states if text in each.name.lower() or text in _topic(each).lower()]
     matching.sort(key=lambda each: (not each.damage, not each.is_overdue, each.next_ms or float("inf"), each.name))
     first = page * _ON_PAGE
@@ -52,8 +53,7 @@ async def show(view: View) -> Response:
         "schedules.html",
         title="Schedules",
         rows=[
-            (_without_damage(view, each), view.user.operates(_topic(each)))
-            for each in matching[first : first + _ON_PAGE]
+            (_without_damage(view, each), view.operates(_topic(each))) for each in matching[first : first + _ON_PAGE]
         ],
         count=len(matching),
         all=len(states),
@@ -74,7 +74,7 @@ async def show_one(view: View) -> Response:
         schedule=state.schedule,
         runs=state.next_ticks(_RUNS),
         body=show_body(schedule.body, "") if schedule else None,
-        operates=view.user.operates(_topic(state)),
+        operates=view.operates(_topic(state)),
     )
 
 

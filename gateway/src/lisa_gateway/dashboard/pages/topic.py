@@ -8,12 +8,12 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.policy import Policy
-from lisa_gateway.access import STRANGER
 from lisa_gateway.dashboard.charts import bars, series
-from lisa_gateway.dashboard.parts import Part
+from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.policy_form import changes, form_fields
-from lisa_gateway.dashboard.security import HEADERS
+from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import View, see_other
+from lisa_gateway.problems import problem_of
 from lisa_manager import DEFAULT, ConsumerStatus
 
 __all__ = ["data", "part", "pause", "set_policy", "show"]
@@ -41,7 +41,7 @@ async def show(view: View) -> Response:
         consumers=consumers[:_MOST_CONSUMERS],
         more_consumers=max(0, len(consumers) - _MOST_CONSUMERS),
         unread=unread,
-        operates=view.user.operates(topic),
+        operates=view.operates(topic),
         hours=view.number("hours", 24, 1, _MOST_HOURS),
     )
 
@@ -66,7 +66,7 @@ async def _consumers(view: View, topic: str) -> tuple[list[ConsumerStatus], str]
     except UnknownTopic:
         raise
     except LisaError as error:
-        return [], str(error)
+        return [], problem_of(error).detail
 
 
 def part(view: View) -> Part:
@@ -105,7 +105,7 @@ async def set_policy(view: View) -> Response:
     topic = view.topic
     policy = await view.soon(view.admin.policy(topic))
     changed = changes(policy, view.form)
-    (view.user.caller or STRANGER).require_target(changed.get("dead_letter_topic"))
+    view.caller.require_target(changed.get("dead_letter_topic"))
     if not changed:
         return see_other("topic", topic=topic, said="nothing to change")
     await _apply(view, topic, "set policy", changed)

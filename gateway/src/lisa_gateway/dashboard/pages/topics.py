@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.dashboard.charts import spark
-from lisa_gateway.dashboard.parts import Part
+from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.sampler import Known
 from lisa_gateway.dashboard.view import View
 
@@ -46,11 +46,11 @@ class _Listed:
 def _list(view: View) -> _Listed:
     """The list that a request asks for. To sort 10,000 topics takes longer than all else, so it is done once."""
     sampler = view.desk.sampler
-    return view.desk.fragments.once(sampler.number, f"{_key(view)} {len(sampler.topics)}", lambda: _sort(view))
+    return view.desk.fragments.once(sampler.number, f"list of {_key(view)} {len(sampler.topics)}", lambda: _sort(view))
 
 
 def _key(view: View) -> str:
-    return f"topics {view.user.rights} {sorted(view.query.items())}"
+    return f"topics {view.rights} {sorted(view.query.items())}"
 
 
 def _sort(view: View) -> _Listed:
@@ -59,7 +59,7 @@ def _sort(view: View) -> _Listed:
     if order not in _ORDERS:
         raise InvalidInput("order", order, f"one of {', '.join(_ORDERS)}")
     page = view.number("page_number", 0, 0, 100_000)
-    seen = [name for name in sampler.topics if view.user.sees(name)]
+    seen = [name for name in sampler.topics if view.sees(name)]
     names = [name for name in seen if text.lower() in name.lower()]
 
     def rank(name: str) -> tuple[Any, ...]:
@@ -102,5 +102,5 @@ def _row(view: View, name: str, known: Known | None, points: str) -> dict[str, A
         "known": known,
         "points": points,
         "paused": policy.paused,
-        "operates": view.user.operates(name),
+        "operates": view.operates(name),
     }
