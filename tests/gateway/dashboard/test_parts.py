@@ -1,5 +1,7 @@
 """Parts of pages that need no server."""
 
+import tracemalloc
+
 import pytest
 
 from lisa_common.errors import InvalidInput
@@ -51,6 +53,16 @@ def test_bodies_are_shown_in_the_form_that_suits(body: bytes, forms: tuple[str, 
     assert (shown.forms, shown.text) == (forms, text)
     assert show_body(body, "hex").form == "hex"
     assert show_body(body, "nonsense") == shown
+
+
+def test_deep_json_is_laid_out_no_further_than_shown() -> None:
+    """Its indentation would make a hundred MiB of it."""
+    tracemalloc.start()
+    shown = show_body(b"[" * 900 + b"1," * 60_000 + b"1" + b"]" * 900, "")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (shown.form, shown.cut, len(shown.text)) == ("json", True, 65_536)
+    assert most < 8 * 1024 * 1024
 
 
 def test_lags_are_at_most_a_fifth_too_high() -> None:

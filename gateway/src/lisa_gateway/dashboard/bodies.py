@@ -18,6 +18,8 @@ _JSON_MOST = 131_072
 _HEX_MOST = 16_384
 _LINE = 16
 
+_ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False)
+
 Form = Literal["text", "json", "hex"]
 
 
@@ -62,9 +64,16 @@ def _as_json(body: bytes) -> str | None:
         # Numbers and words alone look the same as text.
         return None
     try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        # Deep nesting would make a thousand times as much text of it as the page shows.
+        parts, size = list[str](), 0
+        for part in _ENCODER.iterencode(json.loads(body)):
+            parts.append(part)
+            size += len(part)
+            if size > _MOST:
+                break
     except (ValueError, RecursionError):
         return None
+    return "".join(parts)
 
 
 def _as_hex(body: bytes) -> str:
