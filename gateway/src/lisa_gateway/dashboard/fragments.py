@@ -1,6 +1,9 @@
 """What is made of a sample once, for all who look: rendered parts of pages, as server-sent events, and lists."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from lisa_gateway.dashboard.site import encode
@@ -29,6 +32,15 @@ class Fragments:
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
         self._number = -1
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Lets one stream work at a time, and then the other requests of the gateway for as long."""
+        async with self._turn:
+            began_s = time.monotonic()
+            yield
+            await asyncio.sleep(time.monotonic() - began_s)
 
     async def get(self, number: int, key: str, make: Callable[[], Awaitable[str]]) -> bytes:
         """The part of this key after a sample; `make` renders it if nobody has."""

@@ -9,6 +9,7 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View
+from lisa_gateway.problems import OverQuota
 
 __all__ = ["streaming"]
 
@@ -30,14 +31,25 @@ def streaming(parts: Mapping[str, Callable[[View], Part]]) -> Handler:
 
 
 async def _events(view: View, part: Part) -> AsyncIterator[bytes]:
-    sampler, gateway = view.desk.sampler, view.desk.gateway
+    try:
+        with view.caller.quota.poll():
+            async for event in _counted_events(view, part):
+                yield event
+    except OverQuota:
+        # The answer has begun; the browser asks again after a minute.
+        yield b"retry: 60000\n\n"
+
+
+async def _counted_events(view: View, part: Part) -> AsyncIterator[bytes]:
+    sampler, gateway, fragments = view.desk.sampler, view.desk.gateway, view.desk.fragments
     stopping = asyncio.ensure_future(gateway.stopping.wait())
     last = b""
     yield b"retry: 2000\n\n"
     try:
+        async with fragments.turn():
+            topics = part.topics()
         while not gateway.stopping.is_set():
-            # Which topics a list shows may change with each sample.
-            with sampler.watching(part.topics()):
+            with sampler.watching(topics):
                 fresh = asyncio.ensure_future(sampler.news())
                 done, _ = await asyncio.wait(
                     (fresh, stopping), timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
@@ -47,7 +59,12 @@ async def _events(view: View, part: Part) -> AsyncIterator[bytes]:
                 yield b": still here\n\n"
                 continue
             try:
-                content = await view.desk.fragments.get(sampler.number, part.key, part.make)
+                async with fragments.turn():
+                    if gateway.stopping.is_set():
+                        return
+                    # Which topics a list shows may change with each sample.
+                    topics = part.topics()
+                    content = await fragments.get(sampler.number, part.key, part.make)
             except LisaError:
                 # The page stays as it is; it says since when nothing new has come.
                 continue
