@@ -12,6 +12,41 @@ from typing_extensions import TypedDict
 
 from lisa_manager import GroupDebt, GroupStatus
 
+__all__ = [
+    "AckResults",
+    "BatchItem",
+    "BatchResult",
+    "Cancelled",
+    "Content",
+    "Copy",
+    "DeadLetter",
+    "Deliveries",
+    "Delivery",
+    "DroppedGroupResult",
+    "DroppedTopic",
+    "Extended",
+    "FoundMessage",
+    "Garbage",
+    "GroupName",
+    "Groups",
+    "LineProblem",
+    "Listed",
+    "ListedItem",
+    "Ms",
+    "NackResults",
+    "Released",
+    "Rescheduled",
+    "Resharded",
+    "Sent",
+    "Sizes",
+    "SizesList",
+    "StreamResult",
+    "TopicDetails",
+    "TopicItem",
+    "Topics",
+    "Worked",
+]
+
 Ms = Annotated[int, Field(description="ms since 1970, by the server's clock")]
 
 

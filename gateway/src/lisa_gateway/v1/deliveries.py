@@ -15,6 +15,8 @@ from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
 from lisa_gateway.v1.models import Extends, Nacks, Read, Receipts, Rejects, duration_of
 from lisa_gateway.v1.operation import Answer, Call, operation
 
+__all__ = ["ack", "extend", "nack", "read", "reject", "release"]
+
 
 @operation(
     "POST /v1/topics/{topic}/groups/{group}/read",

@@ -9,6 +9,8 @@ from lisa_gateway.v1.models import GarbageQuery, GarbageWork, duration_of
 from lisa_gateway.v1.operation import Answer, Call, operation
 from lisa_manager import BulkResult, DeadLetter, GarbageFilter
 
+__all__ = ["list_garbage", "purge_garbage", "replay_garbage"]
+
 _GARBAGE = "/v1/topics/{topic}/garbage"
 
 

@@ -15,6 +15,8 @@ from lisa_gateway.v1.stream import STREAMS, send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
 
+__all__ = ["cancel_message", "find_message", "list_messages", "put_message", "reschedule_message", "send_message"]
+
 _MESSAGES = "/v1/topics/{topic}/messages"
 _MESSAGE = "/v1/topics/{topic}/messages/{id}"
 

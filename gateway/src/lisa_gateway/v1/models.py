@@ -13,6 +13,30 @@ from lisa_gateway.polls import MAX_BATCH
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_manager import REASONS
 
+__all__ = [
+    "Bodies",
+    "DurationText",
+    "Extends",
+    "GarbageQuery",
+    "GarbageWork",
+    "Input",
+    "MessageBatch",
+    "MessageInput",
+    "MessageQuery",
+    "MessagesQuery",
+    "Nacks",
+    "Options",
+    "Read",
+    "Reason",
+    "Receipts",
+    "Rejects",
+    "Reschedule",
+    "Shards",
+    "UnknownMember",
+    "duration_of",
+    "moment_of",
+]
+
 _MOST_HEADERS = 1_000
 """Most headers of a message; they have 16 KiB."""
 

@@ -60,9 +60,11 @@ async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, Li
     try:
         return await call.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
-        if not isinstance(error.__cause__, LisaError):
+        # Without a cause the send went to its end, and the report says which messages failed.
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, LisaError):
             raise
-        return error.report, error.__cause__
+        return error.report, cause
 
 
 def _problem(error: LisaError) -> dict[str, Any]:
