@@ -21,6 +21,7 @@ __all__ = ["STREAMS", "send_stream"]
 STREAMS = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 """Content types of streams."""
 
+_PIECE = 65_536
 _MOST_PROBLEMS = 100
 """The number of lines of a stream whose problems are reported, and of invalid lines at which it ends."""
 
@@ -132,13 +133,19 @@ class _Stream:
                 self._lines.append(number)
                 yield message
 
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """What arrives, in pieces of which each takes less than a turn, however many lines it has."""
+        async for part in self._call.request.stream():
+            for start in range(0, len(part), _PIECE):
+                yield part[start : start + _PIECE]
+
     async def _split(self, hold: Callable[[int], None]) -> AsyncIterator[tuple[int, bytes]]:
         """The lines that are not empty, with their numbers; `hold` is told what is kept of them."""
         most = self._call.gateway.settings.max_body_bytes
         rest = bytearray()
         number = 1
         turn = Turn()
-        async for part in self._call.request.stream():
+        async for part in self._pieces():
             await turn.step()
             first, *lines = part.split(b"\n")
             rest += first
