@@ -62,7 +62,7 @@ class KnownTopics:
             quota.admit_topic(topic)
 
     async def ensure(self, topic: str, quota: Quota, **fields: int) -> Policy:
-        """The policy of a topic. Declares a new one with these fields, and counts it.
+        """Returns the policy of a topic; declares a new one with these fields, and counts it.
 
         Raises InvalidInput for an invalid name, OverQuota and other errors of the server.
         """
