@@ -293,7 +293,7 @@ async def test_letters_of_former_shards_are_moved(site: Site, orders: Queue) -> 
     _bury(orders, "a")
     await site.admin.reshard("orders", 2)
     async with site.managed():
-        await wait_until_async(lambda: len(site.ids("dead")) == 1)
+        await wait_until_async(lambda: len(site.ids("dead")) == 1 and _is_empty(orders))
         # Repeats of the send know it for a minute.
         site.client.delete(orders.keys.of("finished"))
         await wait_until_async(lambda: b'"drained":[0]' in (site.client.hget(topics_key(site.prefix), "orders") or b""))
