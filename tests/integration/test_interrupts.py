@@ -1,5 +1,7 @@
 """Signal handlers that raise, as for Ctrl-C or a time limit, at the worst moments of a blocking call."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -150,6 +152,38 @@ def _sends_behind(server: Server, producer: Producer, count: int, body: bytes = 
 def _waiting(producer: Producer) -> int:
     [state] = producer._coalescer._states.values()
     return sum(len(queue.pending) for queue in state.queues.values() if isinstance(queue, RequestQueue))
+
+
+class _SignallingLock:
+    """A lock within which a signal comes, once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._has_come = False
+
+    def __enter__(self) -> None:
+        assert self._lock.acquire(timeout=5), "the signal handler waits for the call that it has interrupted"
+        if not self._has_come:
+            self._has_come = True
+            signal.raise_signal(signal.SIGUSR1)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_signal_handler_may_send_within_a_send(own_server: Callable[..., Server]) -> None:
+    """Its call waits for nothing that the interrupted call of its thread holds."""
+    sent: list[SendOutcome] = []
+    with Producer(own_server().url) as producer:
+        producer.send("t", "before")
+        producer._coalescer._states[os.getpid()].lock = _SignallingLock()  # type: ignore[assignment] # as good as one
+        before = signal.signal(signal.SIGUSR1, lambda *_: sent.append(producer.send("t", "of the handler").outcome))
+        try:
+            sent.append(producer.send("t", "of the program").outcome)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        sent.append(producer.send("t", "after").outcome)
+    assert sent == [SendOutcome.SENT] * 3
 
 
 def test_interrupts_use_up_no_connections(own_server: Callable[..., Server]) -> None:

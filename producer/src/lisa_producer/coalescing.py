@@ -6,7 +6,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Hashable
 from contextlib import suppress
-from threading import get_ident
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -25,8 +24,8 @@ _CHECK_S = 1.0
 """After so long a wait a caller checks that somebody still works for it."""
 
 
-_Owner = tuple[Request, ref[Any], int]
-"""The call that must pass on the lead: its request, its flow and its thread. The flow lives no longer than the call.
+_Owner = tuple[Request, ref[Any]]
+"""The call that must pass on the lead: its request and its flow. The flow lives no longer than the call.
 
 A signal handler may raise anywhere, also in the `finally` by which a call passes on the lead; without an owner, the
 others would then wait for ever. A tuple is cheap, and every send makes one.
@@ -51,7 +50,7 @@ class Coalescer:
 
     A request whose key has no call under way is sent at once. Requests that queue up meanwhile elect their first caller
     as the leader: it makes one call for all, wakes the callers, and passes the lead on. An interrupted leader does so,
-    too.
+    too. A call within another call of its thread, as by a signal handler, waits for nobody: it is made alone.
     """
 
     def __init__(self, connection: Connection, settings: ProducerSettings) -> None:
@@ -60,17 +59,23 @@ class Coalescer:
         self._max_bytes = MAX_QUEUED_BATCHES * settings.batch_bytes
         # By process, as a forked child does not have its parent's threads.
         self._states: dict[int, _ProcessState] = {}
+        self._latest = threading.local()
+        """`flow`: refers to the flow of the latest call of a thread."""
 
     def run(self, topic: str, flow: SharedFlow[T]) -> T:
         """Drives a flow to its result, with the producer's patience. Blocks while the topic's queue is full."""
         deadline = time.monotonic() + self._settings.patience_s
+        outer = getattr(self._latest, "flow", _nothing)()
+        if outer is not None and outer.gi_frame is not None:
+            return self._drive(None, flow, deadline)
+        self._latest.flow = ref(flow)
         pid = os.getpid()
         state = self._states.get(pid) or self._states.setdefault(pid, _ProcessState())
         if state.queued_bytes and self._is_full(state, check_name("topic", topic)):
             return self._run_blocked(state, topic, flow, deadline)
         return self._drive(state, flow, deadline)
 
-    def _drive(self, state: _ProcessState, flow: SharedFlow[T], deadline: float) -> T:
+    def _drive(self, state: _ProcessState | None, flow: SharedFlow[T], deadline: float) -> T:
         try:
             request: Any = next(flow)
             while True:
@@ -84,8 +89,13 @@ class Coalescer:
             end: T = stop.value
             return end
 
-    def _execute(self, state: _ProcessState, request: Request, flow: SharedFlow[Any], deadline: float) -> Any:
-        own = (request, ref(flow), get_ident())
+    def _execute(self, state: _ProcessState | None, request: Request, flow: SharedFlow[Any], deadline: float) -> Any:
+        if state is None:
+            [result] = self._connection.run(request.make([request.item]), deadline=deadline)
+            if isinstance(result, LisaError):
+                raise result
+            return result
+        own = (request, ref(flow))
         pending: PendingRequest | None = None
         failure: LisaError | None = None
         try:
@@ -142,9 +152,6 @@ class Coalescer:
         """Takes over from a call that was interrupted before it had passed on its results or the lead."""
         queue = pending.queue
         with state.lock:
-            if queue.leader is pending:
-                # Another caller has passed it the lead meanwhile: its own thread is no sign of a lost call.
-                return
             if _is_lost(queue.owner):
                 if queue.leader:
                     self._abandon(state, queue.leader)
@@ -245,10 +252,13 @@ class Coalescer:
                         _wake(queue.close())
 
 
+def _nothing() -> None:
+    """Stands for a reference to a flow where there was none."""
+
+
 def _is_lost(owner: _Owner) -> bool:
-    """Whether a call was interrupted: it is gone, or its thread has begun another one."""
-    _, flow, thread = owner
-    return flow() is None or thread == get_ident()
+    """Whether a call was interrupted: it is gone."""
+    return owner[1]() is None
 
 
 def _end_unshared(state: _ProcessState, own: _Owner, failure: LisaError | None) -> None:
