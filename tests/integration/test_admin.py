@@ -238,6 +238,33 @@ async def test_a_message_is_found_rescheduled_and_cancelled(admin: Any, busy: Qu
         await admin.cancel("orders", "waiting")
 
 
+@pytest.mark.parametrize("method", ["cancel", "reschedule", "records", "replay", "purge"])
+async def test_ids_that_are_missing_do_not_stand_for_all(admin: Any, busy: Queue, method: str) -> None:
+    """None is no list of ids: a caller who had none would purge everything."""
+    with pytest.raises(InvalidInput, match="ids must be a list of message ids; got None"):
+        await getattr(admin, method)("orders", None)
+    assert await admin.count_garbage(busy.keys.topic) == 1
+
+
+async def test_arguments_of_the_wrong_type_are_refused_before_anything_is_done(admin: Any, busy: Queue) -> None:
+    """Filters, functions, topics, and delays that look like none."""
+    for method in (admin.garbage, admin.count_garbage, admin.replay_all, admin.purge_all):
+        with pytest.raises(InvalidInput, match="where must be a GarbageFilter; got "):
+            await method("orders", {"group": "billing"})
+    with pytest.raises(InvalidInput, match="where must be a WaitingFilter; got None"):
+        await admin.cancel_many("orders", None)
+    for method in (admin.replay_all, admin.purge_all, admin.cancel_many):
+        with pytest.raises(InvalidInput, match="on_progress must be a function; got True"):
+            await method("orders", on_progress=True)
+    for method in (admin.sizes, admin.status, admin.traffic):
+        with pytest.raises(InvalidInput, match=r"topic must be .* got 1"):
+            await method(1)
+    with pytest.raises(InvalidInput, match="delay must be seconds"):
+        await admin.reschedule("orders", ["waiting"], delay=False)
+    assert (await admin.find("orders", "waiting")).state is State.WAITING
+    assert await admin.count_garbage(busy.keys.topic) == 1
+
+
 async def test_garbage_is_listed_replayed_and_purged(admin: Any, busy: Queue) -> None:
     """In batches, with progress; filters select."""
     garbage = await admin.garbage("orders")

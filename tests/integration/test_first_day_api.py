@@ -142,6 +142,20 @@ async def test_what_is_no_iterable_is_refused(
 # Arguments of the wrong type
 
 
+@pytest.mark.parametrize("name", ["on_result", "on_batch"])
+async def test_a_callback_that_is_no_function_is_refused(
+    producer: Producer, settings: ProducerSettings, client: redis.Redis, prefix: str, name: str
+) -> None:
+    """Before anything is sent: afterwards the report would be lost."""
+    callback: dict[str, Any] = {name: True}
+    with pytest.raises(InvalidInput, match=f"{name} must be a function; got True"):
+        producer.send_many("orders", _messages(3), **callback)
+    async with AsyncProducer(settings=settings) as other:
+        with pytest.raises(InvalidInput, match=f"{name} must be a function; got True"):
+            await other.send_many("orders", _messages(3), **callback)
+    assert keys_left(client, prefix) == []
+
+
 @pytest.mark.parametrize("confirm", [True, False, 1, "fsync"])
 async def test_a_confirm_of_the_wrong_type_is_refused(
     producer: Producer, settings: ProducerSettings, client: redis.Redis, prefix: str, confirm: Any

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_RETRIES",
     "Duration",
     "body_bytes",
+    "check_callable",
     "check_id",
     "check_int",
     "check_name",
@@ -93,6 +94,12 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidInput(field, value, f"a whole number from {low} to {high}")
     return value
+
+
+def check_callable(field: str, value: object) -> None:
+    """A function to call, or None."""
+    if value is not None and not callable(value):
+        raise InvalidInput(field, value, "a function")
 
 
 def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = MAX_DELAY_S) -> int:

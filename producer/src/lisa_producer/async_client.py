@@ -13,7 +13,7 @@ from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
-from lisa_common.validation import Duration
+from lisa_common.validation import Duration, check_callable
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import Sender, open_batch
@@ -101,6 +101,8 @@ class AsyncProducer(AsyncClosing):
         confirm: Confirm | None = None,
     ) -> SendReport:
         """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
+        check_callable("on_result", on_result)
+        check_callable("on_batch", on_batch)
         report = SendReport()
         confirm = check_confirm(confirm) or self._confirm
         source = AsyncMessageSource(messages)

@@ -12,7 +12,7 @@ from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
-from lisa_common.validation import Duration
+from lisa_common.validation import Duration, check_callable
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import Batch, Sender, open_batch
 from lisa_producer.batch_filler import BatchFiller, is_ready
@@ -123,6 +123,8 @@ class Producer(Closing):
         itself, once what came before it is sent. Raises PartialSend when the send stopped early, and at the end if any
         message failed and there is no callback.
         """
+        check_callable("on_result", on_result)
+        check_callable("on_batch", on_batch)
         report = SendReport()
         confirm = check_confirm(confirm) or self._confirm
         source = MessageSource(messages)

@@ -122,7 +122,7 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
         """See `Admin.replay`."""
-        return await self._run(bulk.replay(self._prefix, topic, ids, where, on_progress))
+        return await self._run(bulk.replay(self._prefix, topic, by_id.id_list(ids), where, on_progress))
 
     async def replay_all(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
@@ -139,7 +139,7 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
         """See `Admin.purge`."""
-        return await self._run(bulk.purge(self._prefix, topic, ids, where, on_progress))
+        return await self._run(bulk.purge(self._prefix, topic, by_id.id_list(ids), where, on_progress))
 
     async def purge_all(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None

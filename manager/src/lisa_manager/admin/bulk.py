@@ -10,9 +10,8 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
-from lisa_common.validation import Duration, check_int, check_name, duration_ms
+from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms
 from lisa_manager.admin import garbage
-from lisa_manager.admin.by_id import id_list
 from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Selector
 from lisa_manager.admin.queries import existing
 
@@ -87,6 +86,8 @@ class BulkResult:
 
 
 def _selector(where: GarbageFilter) -> Flow[Selector]:
+    if not isinstance(where, GarbageFilter):
+        raise InvalidInput("where", where, "a GarbageFilter")
     if where.older_than is None:
         return Selector(where.group, where.reason)
     now: int = yield server_time()
@@ -145,7 +146,7 @@ def purge(
 
 
 def _run(bulk: "_Bulk", prefix: str, topic: str, ids: Sequence[str] | None, where: GarbageFilter) -> Flow[BulkResult]:
-    ids = None if ids is None else id_list(ids)
+    check_callable("on_progress", bulk.on_progress)
     layout = yield from existing(prefix, topic)
     selector = yield from _selector(where)
     stopped = False

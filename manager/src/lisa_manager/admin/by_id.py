@@ -1,6 +1,6 @@
 """Finding, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,7 @@ _AT_ONCE = 200
 
 def id_list(ids: Sequence[str]) -> list[str]:
     """Message ids, each once. Raises InvalidInput, also for a single text, which is a sequence of texts as well."""
-    if isinstance(ids, str):
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
         raise InvalidInput("ids", ids, "a list of message ids")
     return list(dict.fromkeys(map(check_id, ids)))
 
@@ -44,7 +44,7 @@ def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
 
 def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Record]]:
     """The records of messages by id, without those that are missing, cancelled or unreadable."""
-    if isinstance(ids, str):
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
         raise InvalidInput("ids", ids, "a list of message ids")
     # Lists of dead letters may hold ids that other programs wrote, which no message of ours can have.
     ids = list(filter(is_id, dict.fromkeys(ids)))
@@ -72,7 +72,7 @@ def reschedule(
     """Gives messages another due time. Returns the outcome for each id."""
     if delay is not None and at is not None:
         raise InvalidInput("delay", delay, "None where at is given")
-    due = f"+{duration_ms('delay', delay or 0)}" if at is None else str(moment_ms("at", at))
+    due = f"+{duration_ms('delay', 0 if delay is None else delay)}" if at is None else str(moment_ms("at", at))
 
     def call(keys: ShardKeys, batch: Sequence[str]) -> Call[list[tuple[RescheduleOutcome, int]]]:
         return producing.reschedule(keys, [(id, due) for id in batch])

@@ -15,7 +15,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.paging import END, START, Listed, Page, Point
 from lisa_common.protocol.producing import CancelOutcome, State
-from lisa_common.validation import MAX_ID_BYTES, headers_json, is_id, moment_ms
+from lisa_common.validation import MAX_ID_BYTES, check_callable, headers_json, is_id, moment_ms
 from lisa_manager.admin.bulk import BulkResult, OnProgress, StopBulk
 from lisa_manager.admin.queries import existing
 
@@ -65,6 +65,9 @@ def cancel_many(
     prefix: str, topic: str, where: WaitingFilter, *, dry_run: bool, on_progress: OnProgress | None
 ) -> Flow[BulkResult]:
     """Cancels selected waiting messages, those that are due first before others; leaves out those sent meanwhile."""
+    if not isinstance(where, WaitingFilter):
+        raise InvalidInput("where", where, "a WaitingFilter")
+    check_callable("on_progress", on_progress)
     layout = yield from existing(prefix, topic)
     now: int = yield server_time()
     total, looked = (yield from _count(layout, where)), 0

@@ -163,7 +163,7 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
 
         Works in batches of 200. `on_progress` gets how many are done, and how many there are.
         """
-        return self._run(bulk.replay(self._prefix, topic, ids, where, on_progress))
+        return self._run(bulk.replay(self._prefix, topic, by_id.id_list(ids), where, on_progress))
 
     def replay_all(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
@@ -180,7 +180,7 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
         """Deletes the dead letters of these messages for good; see `replay`."""
-        return self._run(bulk.purge(self._prefix, topic, ids, where, on_progress))
+        return self._run(bulk.purge(self._prefix, topic, by_id.id_list(ids), where, on_progress))
 
     def purge_all(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None

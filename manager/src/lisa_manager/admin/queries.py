@@ -53,9 +53,9 @@ def layouts_of(prefix: str, topic: str | Sequence[str] | None) -> Flow[list[Layo
     """
     if topic is None:
         return (yield from list_layouts(prefix))
-    if isinstance(topic, str):
+    if isinstance(topic, str) or not isinstance(topic, Iterable):
         return [(yield from existing(prefix, topic))]
-    names = [check_name("topic", name) for name in sorted(set(topic))]
+    names = sorted({check_name("topic", name) for name in topic})
     if not names:
         return []
     stored: list[bytes | None] = yield command("HMGET", topics_key(prefix), *names)
