@@ -119,11 +119,11 @@ local function cancel(id)
   return is_dead and 'garbage' or cancel_copies(id, record, places)
 end
 
-local replies = {}
+local replies, moment = {}, exact_clock(now_ms)
 for i, id in ipairs(ids) do
   replies[i] = cancel(id)
-  if (replies[i] == 'cancelled' or replies[i] == 'delivered') and sent[id] and sent[id] + REPEATED_MS > now then
-    note_withdrawn(id, exact_clock(now_ms))
+  if (replies[i] == 'cancelled' or replies[i] == 'delivered') and sent[id] then
+    note_withdrawn(id, sent[id], moment)
   end
 end
 wake_unparked(channel, topic)

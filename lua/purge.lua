@@ -19,7 +19,7 @@
 -- ARGV[2] window     number  how long the ids stay known, in ms; 0 for not at all
 -- ARGV[3...] copy, died_ms per dead letter; died_ms is empty for any time
 -- returns  { number of dead letters done, from the first on, number that were there }
---@include clock, dead, failure, groups, withdrawn
+--@include dead, groups, withdrawn
 local copies, died_at = {}, {}
 for i = 3, #ARGV, 2 do
   copies[#copies + 1] = ARGV[i]
@@ -32,17 +32,8 @@ local function has_died_at(copy, ms)
   return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score)))) == ms
 end
 
-local now, recent = clock(now_ms), {}
+local now = exact_clock(now_ms)
 local done, purged = end_dead(copies, list_groups(), function(copy)
-  local died_ms = tonumber(redis.call('ZSCORE', garbage, copy) or nil)
-  local is_there = (not died_at[copy] or has_died_at(copy, died_at[copy])) and redis.call('ZREM', garbage, copy) == 1
-  if is_there and died_ms + REPEATED_MS > now then
-    -- So it may have been sent as lately.
-    recent[#recent + 1] = select(2, split_copy(copy))
-  end
-  return is_there
-end, window > 0 and now + window or nil)
-for _, id in ipairs(recent) do
-  note_withdrawn(id, exact_clock(now_ms))
-end
+  return (not died_at[copy] or has_died_at(copy, died_at[copy])) and redis.call('ZREM', garbage, copy) == 1
+end, now, window > 0 and math.floor(now) + window or nil)
 return { done, purged }

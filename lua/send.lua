@@ -22,8 +22,7 @@
 local now = clock(now_ms)
 local waits = false
 
--- By position: repeated messages that were cancelled or purged after their first try began; nil where no message is
--- repeated. Not by id: another message of the call may be a new one with that id.
+-- By position: repeated messages that were withdrawn after their first try began; nil where no message is repeated. Not by id: another message of the call may be a new one with that id.
 local withdrawn
 -- As locals: they are looked up for each message.
 local rows, byte = ARGV, string.byte
@@ -52,7 +51,7 @@ if redis.call('EXISTS', closed, door) > 0 then
     local is_listed, new = {}, 0
     for i = 4, #ARGV, 3 do
       local id = ARGV[i]
-      local is_known = is_listed[id] or redis.call('HEXISTS', messages, id) == 1 or is_chosen(id) and is_finished(id, now)
+      local is_known = is_listed[id] or withdrawn and withdrawn[i] or redis.call('HEXISTS', messages, id) == 1 or is_chosen(id) and is_finished(id, now)
       is_listed[id], new = true, new + (is_known and 0 or 1)
     end
     return new
@@ -117,10 +116,8 @@ for i = 4, #rows, 3 do
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
-  elseif withdrawn and withdrawn[i] then
-    is_new = false
-  elseif ended and ended[reply] and byte(id, -1) ~= 126 and tonumber(ended[reply]) > now then
-    -- A message that one group acked may be alive for another.
+  elseif withdrawn and withdrawn[i] or ended and ended[reply] and byte(id, -1) ~= 126 and tonumber(ended[reply]) > now then
+    -- A message that one group acked may be alive for another, and one with another due time is.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then
     alive = id

@@ -18,7 +18,7 @@
 --            after its stamp
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "updated", or why
 --            nothing changed: "late" (it is ready, delivered, to be retried or dead), "finished", "unknown"
---@include budget, clock, due, finished, record, slots, stamp, unindex, wake, wake_unparked
+--@include budget, clock, due, finished, record, slots, stamp, unindex, wake, wake_unparked, withdrawn
 local now = clock(now_ms)
 local before, first = earliest(waiting), nil
 local COMMANDS = 6
@@ -42,6 +42,7 @@ local function update(id, due, content)
   end
   -- It may have another key, or be due after others of its key.
   free_slots({ id })
+  note_withdrawn(id, sent, exact_clock(now_ms))
   return 'updated'
 end
 

@@ -1,13 +1,13 @@
 -- Ends dead letters.
 -- Needs the keys: messages, owed, expiring, finished, failures, garbage, busy, slots, parked, waiting, retry, door.
---@include budget, failure, forget
+--@include budget, failure, forget, withdrawn
 
--- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there. With
--- `until_ms`, their ids stay known at least until then.
+-- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there. `now` is
+-- the exact time. With `until_ms`, their ids stay known at least until then.
 -- `groups` are the existing groups. A cancel would have found their copies, so records are read only for copies of
 -- other groups. Returns how many copies were handled, and how many were there.
-local function end_dead(copies, groups, remove, until_ms)
-  local COMMANDS = 6
+local function end_dead(copies, groups, remove, now, until_ms)
+  local COMMANDS = 8
   local exists, ids_of, done, removed = {}, {}, 0, 0
   for _, group in ipairs(groups) do
     exists[group.name] = true
@@ -18,8 +18,11 @@ local function end_dead(copies, groups, remove, until_ms)
       break
     end
     done = done + 1
+    local died_ms = redis.call('ZSCORE', garbage, copy)
     if remove(copy) then
       removed = removed + 1
+      -- It may have been sent as lately as it died.
+      note_withdrawn(id, tonumber(died_ms), now)
       if exists[group] or is_current(group, id) then
         ids_of[group] = ids_of[group] or {}
         table.insert(ids_of[group], id)

@@ -1,5 +1,6 @@
--- Remembers messages that were cancelled or purged soon after they were sent: their producers may have lost the reply, and
--- repeat the send. A new send of the id is not affected.
+-- Remembers messages that were withdrawn soon after they were sent: cancelled, removed from the garbage, or given another
+-- due time, so that they may end sooner than their producers expect. These may have lost the reply, and repeat the send. A
+-- new send of the id is not affected.
 -- Needs the key: finished.
 
 -- The time to the microsecond: a message may be cancelled within the millisecond in which it was stored.
@@ -16,13 +17,16 @@ local function withdrawn_member(id)
   return id .. '\0'
 end
 
--- Call it once the message is gone: a server without memory accepts this after a removal. A user of an earlier release may
--- not be allowed to write it; the message is gone all the same.
-local function note_withdrawn(id, now)
-  redis.pcall('ZADD', finished, now + REPEATED_MS, withdrawn_member(id))
+-- `since` is a time in ms before which the message was not sent. Call it once the message is changed: a server without
+-- memory accepts this after a write. A user of an earlier release may not be allowed to write it; the change is made all
+-- the same.
+local function note_withdrawn(id, since, now)
+  if since + REPEATED_MS > now then
+    redis.pcall('ZADD', finished, now + REPEATED_MS, withdrawn_member(id))
+  end
 end
 
--- Whether a message was cancelled or purged since a moment.
+-- Whether a message was withdrawn since a moment.
 local function was_withdrawn(id, since)
   local until_ms = redis.call('ZSCORE', finished, withdrawn_member(id))
   return until_ms and tonumber(until_ms) - REPEATED_MS >= since

@@ -12,7 +12,7 @@ from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Each, Flow
 from lisa_common.protocol.ids import new_ids
-from lisa_common.protocol.producing import Outgoing
+from lisa_common.protocol.producing import Outgoing, repeated
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
 from lisa_producer.message import Confirm, Message, check_message
@@ -20,7 +20,7 @@ from lisa_producer.observed import BatchObserver
 from lisa_producer.pace import Pace
 from lisa_producer.results import BatchResults, Stored
 from lisa_producer.settings import ProducerSettings
-from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, store
+from lisa_producer.shard_send import find_in_former, is_repeatable, store
 
 __all__ = ["Batch", "Sender", "open_batch"]
 
@@ -160,19 +160,21 @@ class Sender:
         """
         stored: list[Stored] = [0] * len(batch)
         left: _Places = range(len(batch))
-        layout, rerouted = (yield from self.topics.declare(topic)), False
+        layout = yield from self.topics.declare(topic)
+        began = time.monotonic()
         while left:
             try:
                 if layout.former:
-                    asked = [batch[at] for at in left]
-                    known = yield from find_in_former(layout, asked, self.confirm, generated_too=rerouted)
-                    _check_confirmed(topic, known)
+                    known = yield from find_in_former(layout, [batch[at] for at in left], self.confirm)
+                    for at in left:
+                        if missing := known.get(batch[at].id):
+                            stored[at] = NotConfirmed(topic, [batch[at].id], *missing)
                     left = [at for at in left if batch[at].id not in known]
                 left = yield from self._send_to_all(layout, batch, left, stored, clock)
                 if left:
                     layout = yield from refresh_after_reshard(self.topics, layout)
-                    # The first try of a repeated send may have come before the reshard.
-                    rerouted = True
+                    # The first try may have come before the reshard.
+                    batch = [repeated(message, began) for message in batch]
             except LisaError as error:
                 _put(stored, left, [error] * len(left))
                 break
@@ -247,11 +249,6 @@ def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> No
 
 def _first_error(stored: Sequence[Stored]) -> LisaError | None:
     return next((each for each in stored if isinstance(each, LisaError)), None)
-
-
-def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
-    for missing in filter(None, known.values()):
-        raise NotConfirmed(topic, [id for id, lacking in known.items() if lacking], *missing)
 
 
 def _results(topic: str, messages: Sequence[Outgoing], replies: list[Any]) -> Sequence[Stored] | None:

@@ -1,13 +1,12 @@
 """Calls of a send to shards, without I/O: storing, confirming, looking for ids in former shards."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_common.model.sharding import Layout, by_shard, home
+from lisa_common.model.sharding import Layout, by_home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.producing import Outgoing
@@ -55,16 +54,16 @@ def store_apart(
 
 
 def find_in_former(
-    layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None, *, generated_too: bool
+    layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None
 ) -> Flow[dict[str, Missing | None]]:
     """Ids that former shards know, each with its missing confirmation. Closes these shards for new messages."""
-    ids = [m.id for m in batch if generated_too or not m.generated]
+    asked = [m for m in batch if m.is_repeated or not m.generated]
     known: dict[str, Missing | None] = {}
     for shards in layout.former.values():
-        for keys, shard_ids in by_shard(ids, partial(home, shards)).items():
-            call = producing.close_shard(keys, shard_ids)
+        for keys, part in by_home(shards, asked, lambda m: m.id).items():
+            call = producing.close_shard(keys, [m.id for m in part], dues=[m.due for m in part])
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
-            known.update((id, missing) for id, is_known in zip(shard_ids, answers, strict=True) if is_known)
+            known.update((m.id, missing) for m, is_known in zip(part, answers, strict=True) if is_known)
     return known
 
 

@@ -1,6 +1,7 @@
 """Sending one message, without I/O: a flow for both clients, whose calls several callers share."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -27,8 +28,8 @@ __all__ = ["send"]
 _Results = list[SendResult | LisaError | None]
 """One for each message; None where its shard is closed."""
 
-_Key = tuple[int, Confirm | None, bool, bool]
-"""What messages of one call have in common: shard, confirmation, whether repeatable, whether a shard was closed."""
+_Key = tuple[int, Confirm | None, bool]
+"""What messages of one call have in common: shard, confirmation, whether repeatable."""
 
 _ANY_SIZE = DEFAULT_POLICY.model_copy(update={"max_body_bytes": sys.maxsize})
 
@@ -71,25 +72,23 @@ def _send(
     outgoing = message.outgoing(layout.policy, new_ids(1)[0] if message.id is None else "", context)
     if declared is None:
         layout = yield layout_requests.declare(topics, topic)
-    rerouted = False
+    began = time.monotonic()
     while True:
-        result: SendResult | None = yield _request(layout, outgoing, settings, confirm, rerouted=rerouted)
+        result: SendResult | None = yield _request(layout, outgoing, settings, confirm)
         if result is not None:
             return result
         layout = yield layout_requests.resolve_after_reshard(topics, layout)
-        # The first try of a repeated send may have come before the reshard.
-        rerouted = True
+        # The first try may have come before the reshard.
+        outgoing = repeated(outgoing, began)
 
 
-def _request(
-    layout: Layout, outgoing: Outgoing, settings: ProducerSettings, confirm: Confirm | None, *, rerouted: bool
-) -> Request:
+def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, confirm: Confirm | None) -> Request:
     """Requests a send. Result: a `SendResult`, None where the shard is closed."""
     keys = layout.home(outgoing.id)
     # Messages that may not be sent twice get calls of their own, so that the others can be retried.
     repeatable = is_repeatable((outgoing,), layout.policy, settings)
     # By identity, which costs less than a hash of the keys: they live as long as the queue.
-    key = (id(keys), confirm, repeatable, rerouted)
+    key = (id(keys), confirm, repeatable)
     if layout.former:
         make = partial(_send_unless_known, layout, keys, key)
     else:
@@ -99,8 +98,8 @@ def _request(
 
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:
     """As `_send_part`, without messages that former shards know."""
-    _, confirm, repeatable, rerouted = key
-    known = yield from find_in_former(layout, batch, confirm, generated_too=rerouted)
+    _, confirm, repeatable = key
+    known = yield from find_in_former(layout, batch, confirm)
     new = [m for m in batch if m.id not in known]
     sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
     return [_known(layout.topic, m, known[m.id]) if m.id in known else next(sent) for m in batch]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple, Self
 
 from lisa_common.errors import OutcomeUnknown
@@ -45,6 +45,11 @@ class Outgoing(NamedTuple):
         """Whether Lisa made the id."""
         return self.id.endswith(GENERATED_SUFFIX)
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier try of the send may have stored it."""
+        return isinstance(self.due, RepeatedDue)
+
 
 class RepeatedDue(str):
     """A due time in a send that is repeated. When it is packed for the wire, it says how long the send was tried."""
@@ -83,29 +88,37 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
 def send_again(call: Call[Any], began: float) -> Call[Any]:
     """The call that repeats one whose reply was lost, and whose first try began at that moment; most stay as they are.
 
-    If a send stored a message, and that was cancelled or purged since, the message is a duplicate.
+    If a send stored a message, and that was cancelled, purged or rescheduled since, the message is a duplicate.
     """
     if call.script is None or call.script.name != "send":
         return call
     # After EVALSHA, the hash, the number of keys and the keys.
     first = 3 + int(call.args[2]) + len(call.script.args)
     args = list(call.args)
-    args[first + 1 :: 3] = [RepeatedDue(str(due), began) for due in args[first + 1 :: 3]]
+    args[first + 1 :: 3] = [_repeated_due(due, began) for due in args[first + 1 :: 3]]
     return call._replace(args=tuple(args))
 
 
 def repeated(message: Outgoing, began: float) -> Outgoing:
     """The message in a send that is repeated, as by `send_again`."""
-    return message._replace(due=RepeatedDue(message.due, began))
+    return message._replace(due=_repeated_due(message.due, began))
 
 
-def close_shard(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
-    """Closes a shard to new messages for good. Result: for each id whether the shard knows it."""
+def _repeated_due(due: Any, began: float) -> RepeatedDue:
+    # The first of its tries counts.
+    return due if isinstance(due, RepeatedDue) else RepeatedDue(due, began)
+
+
+def close_shard(keys: ShardKeys, ids: Sequence[str], *, dues: Sequence[str] = (), now_ms: Arg = "") -> Call[list[bool]]:
+    """Closes a shard to new messages for good. Result: for each id whether the shard knows it.
+
+    With their `dues` it also knows messages of repeated sends that were cancelled or purged since the first try.
+    """
 
     def decode(reply: Any) -> list[bool]:
         return list(map(bool, numbers(reply, len(ids))))
 
-    return script("close_shard", keys, [(id,) for id in ids], decode=decode, now_ms=now_ms)
+    return script("close_shard", keys, list(zip_longest(ids, dues, fillvalue="")), decode=decode, now_ms=now_ms)
 
 
 class CancelOutcome(StrEnum):
