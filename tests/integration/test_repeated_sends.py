@@ -8,9 +8,10 @@ import pytest
 
 from lisa_consumer import Consumer
 from lisa_manager import Admin
-from lisa_producer import AsyncProducer, CancelOutcome, Message, Producer, SendOutcome
+from lisa_producer import AsyncProducer, CancelOutcome, Message, Producer, SendOutcome, State
 from support import Server, wait_until_async
 from support.proxy import Proxy
+from support.running import managed
 
 Send = Callable[[str, Sequence[str]], Awaitable[list[SendOutcome]]]
 """Sends messages of these ids to a URL."""
@@ -79,6 +80,71 @@ async def test_a_repeat_does_not_undo_a_purge(own_server: Callable[..., Server])
 
         async with Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
             proxy.at_loss = lambda: asyncio.to_thread(purge)
+            proxy.lose_reply_to(b"lost-1")
+            assert (await producer.send("orders", "x", id="lost-1")).outcome is SendOutcome.DUPLICATE
+        assert admin.find("orders", "lost-1") is None
+
+
+@pytest.mark.parametrize("send", [_one, _one_async, _shared, _many], ids=["send", "async", "shared", "send_many"])
+async def test_a_repeat_across_a_reshard_does_not_undo_a_cancel(own_server: Callable[..., Server], send: Send) -> None:
+    """The shard where the message was cancelled takes no new ones by then, but knows it."""
+    server, ids = own_server(), ["lost-1", "lost-2"]
+    with Admin(server.url) as admin:
+        await _one(server.url, ["other"])
+        async with Proxy(server.port) as proxy:
+
+            def reshard() -> None:
+                admin.reshard("orders", 3)
+                assert CancelOutcome.CANCELLED in admin.cancel("orders", ids).values()
+
+            proxy.at_loss = lambda: asyncio.to_thread(reshard)
+            proxy.lose_reply_to(b"lost-1")
+            assert set(await send(proxy.url, ids)) == {SendOutcome.DUPLICATE}
+            assert proxy.lost == 1
+        assert [admin.find("orders", id) for id in ids] == [None, None]
+        with Producer(server.url) as producer:
+            assert producer.send("orders", "x", id="lost-1", delay=600).outcome is SendOutcome.SENT
+
+
+@pytest.mark.parametrize("id", ["lost-1", None], ids=["chosen id", "generated id"])
+async def test_a_repeat_does_not_double_what_was_rescheduled_and_handled(
+    own_server: Callable[..., Server], id: str | None
+) -> None:
+    """An operator has it delivered at once: it is acked long before the producer could expect that."""
+    server = own_server()
+    with Admin(server.url) as admin, Consumer("orders", "billing", url=server.url) as consumer:
+        admin.set_policy("orders", dedup_window_ms=0)
+        await _one(server.url, ["other"])
+        await asyncio.to_thread(consumer.read)
+        admin.cancel("orders", ["other"])
+
+        def handle() -> None:
+            [message] = admin.messages("orders", State.WAITING).messages
+            admin.reschedule("orders", [message.id])
+            consumer.ack(*consumer.read(wait=10))
+
+        async with managed(server.url, "lisa"), Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
+            proxy.at_loss = lambda: asyncio.to_thread(handle)
+            proxy.lose_reply_to(b"the body")
+            await producer.send("orders", "the body", id=id, delay=600)
+            assert proxy.lost == 1
+        assert admin.sizes("orders")[0].stored == 0
+
+
+async def test_a_repeat_does_not_double_what_was_aged_out(own_server: Callable[..., Server]) -> None:
+    """A consumer rejects the message, and the topic keeps no garbage."""
+    server = own_server()
+    with Admin(server.url) as admin, Consumer("orders", "billing", url=server.url) as consumer:
+        admin.set_policy("orders", garbage_max_messages=0)
+        await asyncio.to_thread(consumer.read)
+        await _one(server.url, ["other"])
+
+        async def reject() -> None:
+            await asyncio.to_thread(lambda: consumer.reject(*consumer.read(wait=5)))
+            await wait_until_async(lambda: admin.find("orders", "lost-1") is None)
+
+        async with managed(server.url, "lisa"), Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
+            proxy.at_loss = reject
             proxy.lose_reply_to(b"lost-1")
             assert (await producer.send("orders", "x", id="lost-1")).outcome is SendOutcome.DUPLICATE
         assert admin.find("orders", "lost-1") is None

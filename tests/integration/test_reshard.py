@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError
+from lisa_common.errors import LisaError, NotConfirmed
 from lisa_common.model.keys import dropped_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
@@ -19,8 +19,18 @@ from lisa_consumer import Delivery
 from lisa_manager import AsyncAdmin
 from lisa_manager.doors import read_limits
 from lisa_manager.resharding import close_former
-from lisa_producer import AsyncProducer, CancelOutcome, Message, ProducerSettings, RescheduleOutcome, SendOutcome, State
-from support import wait_until_async
+from lisa_producer import (
+    AsyncProducer,
+    CancelOutcome,
+    Confirm,
+    Message,
+    PartialSend,
+    ProducerSettings,
+    RescheduleOutcome,
+    SendOutcome,
+    State,
+)
+from support import Server, wait_until_async
 from support.commands import Commands
 from support.running import Handled, managed, new_worker, working
 
@@ -56,6 +66,19 @@ async def test_stored_messages_stay_and_are_known(
     assert await producer.cancel("orders", "m7") is CancelOutcome.CANCELLED
     assert (await producer.send("orders", b"y", id="m7", delay=60)).outcome is SendOutcome.SENT
     assert client.hexists(layout.home("m7").of("messages"), "m7")
+
+
+async def test_new_messages_are_sent_beside_known_ones_without_confirmation(own_server: Callable[..., Server]) -> None:
+    """`NotConfirmed` says of each message that it is stored."""
+    server = own_server()
+    async with AsyncProducer(server.url) as producer, AsyncAdmin(server.url) as admin:
+        await producer.send("orders", b"x", id="known", delay=60)
+        await admin.reshard("orders", 2)
+        messages = [Message(body=b"x", id=id, delay=60) for id in ("known", "new")]
+        with pytest.raises(PartialSend) as caught:
+            await producer.send_many("orders", messages, confirm=Confirm(replicas=1, timeout=0.01))
+        assert [type(result.error) for result in caught.value.report.results] == [NotConfirmed] * 2
+        assert [(await admin.find("orders", id)).state for id in ("known", "new")] == [State.WAITING] * 2
 
 
 async def test_a_producer_that_missed_it_is_redirected(
