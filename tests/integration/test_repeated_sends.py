@@ -85,6 +85,24 @@ async def test_a_repeat_does_not_undo_a_purge(own_server: Callable[..., Server])
         assert admin.find("orders", "lost-1") is None
 
 
+async def test_a_repeat_of_a_cancelled_message_needs_no_room(own_server: Callable[..., Server]) -> None:
+    """It adds nothing, so a topic that is full meanwhile does not refuse it: `QueueFull` says that nothing was done."""
+    server = own_server()
+    with Admin(server.url) as admin, Producer(server.url) as other:
+        admin.set_policy("orders", max_messages=1)
+        await _one(server.url, ["first"])
+        admin.cancel("orders", ["first"])
+
+        def replace() -> None:
+            admin.cancel("orders", ["lost-1"])
+            other.send("orders", "x", delay=600)
+
+        async with Proxy(server.port) as proxy:
+            proxy.at_loss = lambda: asyncio.to_thread(replace)
+            proxy.lose_reply_to(b"lost-1")
+            assert await _one_async(proxy.url, ["lost-1"]) == [SendOutcome.DUPLICATE]
+
+
 @pytest.mark.parametrize("send", [_one, _one_async, _shared, _many], ids=["send", "async", "shared", "send_many"])
 async def test_a_repeat_across_a_reshard_does_not_undo_a_cancel(own_server: Callable[..., Server], send: Send) -> None:
     """The shard where the message was cancelled takes no new ones by then, but knows it."""
