@@ -254,7 +254,7 @@ async def test_arguments_of_the_wrong_type_are_refused_before_anything_is_done(a
     with pytest.raises(InvalidInput, match="where must be a WaitingFilter; got None"):
         await admin.cancel_many("orders", None)
     for method in (admin.replay_all, admin.purge_all, admin.cancel_many):
-        with pytest.raises(InvalidInput, match="on_progress must be a function; got True"):
+        with pytest.raises(InvalidInput, match="on_progress must be a plain function; got True"):
             await method("orders", on_progress=True)
     for method in (admin.sizes, admin.status, admin.traffic):
         with pytest.raises(InvalidInput, match=r"topic must be .* got 1"):

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import Any
 
 from lisa_common.bodies import CodedBody, json_bytes
@@ -97,9 +98,9 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
 
 
 def check_callable(field: str, value: object) -> None:
-    """A function to call, or None."""
-    if value is not None and not callable(value):
-        raise InvalidInput(field, value, "a function")
+    """A function to call, or None. A coroutine function would do nothing when it is called."""
+    if value is not None and (not callable(value) or iscoroutinefunction(value)):
+        raise InvalidInput(field, value, "a plain function")
 
 
 def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = MAX_DELAY_S) -> int:

@@ -109,8 +109,10 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
 
         Deliveries that are not settled come again when their leases have run out.
         """
-        await self._give_back()
-        await self._connection.close()
+        try:
+            await self._give_back()
+        finally:
+            await self._connection.close()
 
     async def _give_back(self) -> None:
         """Releases what arrived for nobody. What this does not manage, the next read, or the close, tries again."""
