@@ -104,8 +104,8 @@ class Delivery:
         return all(settle.what == "extend" or settle.outcome in ("stale", "failed", None) for settle in self.settles)
 
     def untouched(self, until: float) -> bool:
-        """Whether by then its handler had not begun, and nobody had settled it."""
-        settled = any(settle.what != "extend" and settle.since < until for settle in self.settles)
+        """Whether by then its handler had not begun, and nobody had settled it. A call that failed has done nothing."""
+        settled = any(s.what != "extend" and s.outcome != "failed" and s.since < until for s in self.settles)
         return not settled and not any(at < until for at in self.begun)
 
     def tried(self, what: str, *outcomes: str | None) -> bool:

@@ -590,6 +590,15 @@ def test_what_began_too_late_is_released(run: Run) -> None:
     assert verdict.explained == {"its lease ran out before it began": 1}
 
 
+def test_a_release_that_failed_has_done_nothing(run: Run) -> None:
+    """The server refused it: the lease runs out, and the message comes again as the same attempt."""
+    run.settle(2.1, "release", run.read(2), "failed")
+    run.ack(9, run.read(8))
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"its lease ran out before it began": 1}
+
+
 def test_only_a_death_gives_one_delivery_more(run: Run) -> None:
     """Not a handler that fails."""
     for attempt in (1, 2, 3, 4):
