@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Handler)
 
-Decorator = Callable[[H], H]
-
 _OF_HANDLERS = ("concurrency", "timeout")
 
 
@@ -39,7 +37,9 @@ class DeclaresSchedules:
         super().__init__()
         self._schedules: list[Schedule] = []
 
-    def every(self, period: Duration, *, name: str | None = None, topic: str | None = None, **options: Any) -> Any:
+    def every(
+        self, period: Duration, *, name: str | None = None, topic: str | None = None, **options: Any
+    ) -> Callable[[H], H]:
         """Registers a handler, and a schedule that sends it a message in every `period`, in seconds or as a timedelta.
 
             @worker.every(60)
@@ -56,13 +56,13 @@ class DeclaresSchedules:
 
     def cron(
         self, expression: str, *, tz: str = "UTC", name: str | None = None, topic: str | None = None, **options: Any
-    ) -> Any:
+    ) -> Callable[[H], H]:
         """As `every`, by a cron expression in a time zone. Needs the extra `schedules`, else raises MissingCron."""
         if callable(expression):
             raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')
         return self._declaration({"cron": expression, "tz": tz, "topic": topic} | options, name)
 
-    def _declaration(self, fields: dict[str, Any], name: str | None) -> Decorator[Any]:
+    def _declaration(self, fields: dict[str, Any], name: str | None) -> Callable[[H], H]:
         of_handler = {option: fields.pop(option) for option in _OF_HANDLERS if option in fields}
 
         def decorate(handler: H) -> H:
