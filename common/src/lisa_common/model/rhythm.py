@@ -12,6 +12,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.model.cron_forms import read_expression
 from lisa_common.model.localtime import epoch_ms, instant_of, zone_of
 
 __all__ = [
@@ -26,17 +27,7 @@ __all__ = [
     "rhythm_of",
 ]
 
-_MACROS: Final = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
 _MAX_CRON = 200
-_FIVE, _SIX = 5, 6
 _BACK: Final = tuple(
     1000 * seconds for seconds in (60, 3_600, 86_400, 32 * 86_400, 367 * 86_400, 9 * 366 * 86_400, 41 * 366 * 86_400)
 )
@@ -124,38 +115,42 @@ def rhythm_of(every_ms: int | None, cron: str | None, tz: str) -> Rhythm:
 
 
 def check_cron(value: object, tz: str, *, now_ms: int) -> str:
-    """A cron expression in upper case with single spaces, macros replaced.
+    """A cron expression in the form that is stored; see `read_expression`.
 
     Raises InvalidInput where it cannot be read, or has no tick within 50 years; MissingCron without the package.
     """
     expected = "five fields, as in 30 2 * * MON-FRI, or six with the seconds first"
-    if not isinstance(value, str) or len(value) > _MAX_CRON or not value.isascii():
-        raise InvalidInput("cron", value, expected)
-    text = " ".join(_MACROS.get(value.strip().lower(), value).upper().split())
-    if len(text.split()) not in {_FIVE, _SIX}:
+    if not isinstance(value, str) or len(value) > _MAX_CRON:
         raise InvalidInput("cron", value, expected)
     cronsim = _cronsim()
     try:
+        text = read_expression(value)
+    except ValueError as error:
+        raise InvalidInput("cron", value, f"{expected} ({error})") from None
+    try:
         next(CronRhythm(text, tz).after(now_ms))
-    except StopIteration:
+    except (StopIteration, cronsim.CronSimError):
         raise InvalidInput("cron", value, "an expression that comes true within 50 years") from None
-    except cronsim.CronSimError as error:
-        raise InvalidInput("cron", value, f"{expected} ({str(error).lower()})") from None
-    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput("cron", value, expected) from None
     return text
 
 
 def explain_cron(expression: str) -> str:
-    """A checked cron expression in words, as in "At 02:30, Monday through Friday"."""
+    """A checked cron expression in words, as in "At 02:30 on Monday through Friday"."""
+    start = datetime(2000, 1, 1, tzinfo=UTC)
+    sim = _cronsim().CronSim(expression, start)
     try:
-        text: str = _cronsim().CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)).explain()
+        if sim.day_and:
+            return str(sim.explain())
+        if sim.days.issuperset(range(1, 32)) or {day % 7 for day in sim.weekdays if isinstance(day, int)} == {
+            *range(7)
+        }:
+            *times, _, month, _ = expression.split()
+            return str(_cronsim().CronSim(" ".join((*times, "*", month, "*")), start).explain())
+        # CronSim says "and" where either is enough.
+        return str(sim.explain()).replace(" on ", " either on ", 1).replace(" and on ", " or on ", 1)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
         # CronSim evaluates more than it has words for.
         return expression
-    return text
 
 
 def jitter_of(name: str, tick_ms: int, jitter_ms: int) -> int:
