@@ -74,6 +74,7 @@ REFUSED = [
     ("0 9 * * MON, FRI", "a list has no spaces"),
     ("0 9 * * MON\N{EN DASH}FRI", "is EN DASH"),
     ("0\N{ZERO WIDTH SPACE} 9 * * *", "is ZERO WIDTH SPACE"),
+    ("0 0 31 2,4 *", "its months have no such day"),
     ("* * * *", "(it has 4)"),
     ("0 0 L/2 * *", "bad day-of-month"),
     ("*/5/2 * * * *", "bad minute"),

@@ -129,8 +129,10 @@ def check_cron(value: object, tz: str, *, now_ms: int) -> str:
         raise InvalidInput("cron", value, f"{expected} ({error})") from None
     try:
         next(CronRhythm(text, tz).after(now_ms))
-    except (StopIteration, cronsim.CronSimError):
+    except StopIteration:
         raise InvalidInput("cron", value, "an expression that comes true within 50 years") from None
+    except cronsim.CronSimError:
+        raise InvalidInput("cron", value, f"{expected} (its months have no such day)") from None
     return text
 
 
