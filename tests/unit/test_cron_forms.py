@@ -17,6 +17,7 @@ READ = [
     ("0 0 * * SUN-TUE", "0 0 * * SUN-TUE", "At 00:00 on Sunday through Tuesday"),
     ("0 0 * * FRIL", "0 0 * * 5L", "At 00:00 on the last Friday of the month"),
     ("0 0 * * MON#2", "0 0 * * MON#2", "At 00:00 on the second Monday of the month"),
+    ("0 0 * JUL-9 *", "0 0 * JUL-9 *", "At 00:00 in every month from July through September"),
     ("0 0 LW * *", "0 0 LW * *", "At 00:00 on the last weekday of every month"),
     ("5/15 * * * *", "5/15 * * * *", "Every 15th minute from 5 through 59 of every hour"),
     ("*/60 */24 * * *", "*/60 */24 * * *", "Every 60th minute past every 24th hour"),

@@ -64,6 +64,7 @@ _FIELDS: Final = (
 _ITEM = re.compile(r"(\*(?!-)|[0-9A-Z]+)(?:-([0-9A-Z]+))?(?:/([0-9]+))?")
 _OF_MONTH = re.compile(r"([0-9A-Z]+)(L|#[1-5])")
 _OF_CRON = re.compile(rf"(?:[0-9*?,#LW-]|{'|'.join(_DAYS + _MONTHS)})(?:[0-9*?,/#LW-]|{'|'.join(_DAYS + _MONTHS)})*")
+_OF_QUARTZ = r"[0-9]W|(?<![A-Z])L-[0-9]"
 _OF_COMMAND = re.compile(r"[/#].*|.*[^-0-9A-Z*?,/#].*")
 
 
@@ -188,7 +189,7 @@ def _form_of(text: str) -> str | None:
     if any(map(_OF_COMMAND.fullmatch, fields[_FIVE:])) and all(map(_OF_CRON.fullmatch, fields[:_FIVE])):
         return f"this is the line of a crontab; write {' '.join(fields[:_FIVE])} without the command"
     has_year = len(fields) == _SIX and re.search(r"[0-9]{4}", fields[-1])
-    if "?" in text or len(fields) == _SEVEN or has_year or re.search(r"[0-9]W|L-[0-9]", text):
+    if "?" in text or len(fields) == _SEVEN or has_year or re.search(_OF_QUARTZ, text):
         is_amazons = len(fields) == _SIX and (has_year or "?" in (fields[2], fields[4]))
         return _of_quartz(fields, "EventBridge" if is_amazons else "Quartz")
     return None
@@ -197,7 +198,7 @@ def _form_of(text: str) -> str | None:
 def _of_quartz(fields: Sequence[str], program: str) -> str:
     """What to write for the fields of Quartz, seconds first, or of EventBridge, whose last field is the year."""
     reason = f"this is {program}'s form"
-    if re.search(r"[0-9]W|L-[0-9]", " ".join(fields)):
+    if re.search(_OF_QUARTZ, " ".join(fields)):
         return f"{reason}; cron has neither W for the nearest weekday nor days before L"
     second, year = "0", "*"
     if program == "EventBridge":

@@ -4,9 +4,10 @@ CronSim matches the fields of an expression. When a wall clock jumps, Debian's r
 once each day (`localtime` says when), and a job whose minute or hour is a star runs by the real time that passes.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from typing import Any, Final
 from zlib import crc32
@@ -97,11 +98,29 @@ class CronRhythm:
 
     def _by_real_time(self, ms: int) -> Iterator[int]:
         zone = UTC if self.tz == "UTC" else zone_of("tz", self.tz)
-        for moment in _cronsim().CronSim(self.expression, _moment(ms).astimezone(zone)):
-            yield epoch_ms(moment)
+        moment = _moment(ms).astimezone(zone)
+        # In the first of two equal hours, what its clock has shown comes again.
+        repeated = _offset(moment) - _offset(moment.replace(fold=1))
+        again: deque[datetime] = deque()
+        for local in _cronsim().CronSim(self.expression, moment.replace(tzinfo=None, fold=0) - repeated):
+            first = local.replace(tzinfo=zone)
+            instant = first.astimezone(UTC)
+            while again and again[0] < instant:
+                yield epoch_ms(again.popleft())
+            if instant.astimezone(zone).replace(tzinfo=None, fold=0) != local:
+                # In a gap: no clock shows it.
+                continue
+            yield epoch_ms(instant)
+            second = first.replace(fold=1)
+            if _offset(second) != _offset(first):
+                again.append(second.astimezone(UTC))
 
 
 Rhythm = EveryRhythm | CronRhythm
+
+
+def _offset(moment: datetime) -> timedelta:
+    return moment.utcoffset() or timedelta()
 
 
 def _moment(ms: int) -> datetime:
