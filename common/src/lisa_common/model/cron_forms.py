@@ -189,7 +189,8 @@ def _form_of(text: str) -> str | None:
     if any(map(_OF_COMMAND.fullmatch, fields[_FIVE:])) and all(map(_OF_CRON.fullmatch, fields[:_FIVE])):
         return f"this is the line of a crontab; write {' '.join(fields[:_FIVE])} without the command"
     has_year = len(fields) == _SIX and re.search(r"[0-9]{4}", fields[-1])
-    if "?" in text or len(fields) == _SEVEN or has_year or re.search(_OF_QUARTZ, text):
+    is_long = len(fields) in {_FIVE, _SIX, _SEVEN}
+    if is_long and ("?" in text or len(fields) == _SEVEN or has_year or re.search(_OF_QUARTZ, text)):
         is_amazons = len(fields) == _SIX and (has_year or "?" in (fields[2], fields[4]))
         return _of_quartz(fields, "EventBridge" if is_amazons else "Quartz")
     return None
