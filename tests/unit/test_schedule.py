@@ -172,7 +172,7 @@ def test_a_paused_schedule_sends_nothing() -> None:
 )
 def test_ticks_up_to_so_late_are_sent(fields: dict[str, Any], sent: list[int], skipped: int) -> None:
     """Older ones are skipped, and counted, whether a tick of every minute is missed or one in ten minutes."""
-    schedule = Schedule.of(stored_fields({"topic": "orders", "every": 60} | fields) | {"name": "s"})
+    schedule = Schedule.of(stored_fields({"every": 60} | fields) | {"topic": "orders", "name": "s"})
     now = NOON if schedule.every_ms == MINUTE else NOON + 5 * MINUTE
     ticks = plan(schedule, NOON - (20 if schedule.every_ms == MINUTE else 15) * MINUTE, now)
     due = [each for each in ticks if each.due_ms <= now]

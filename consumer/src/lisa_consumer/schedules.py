@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Handler)
 
+Decorator = Callable[[H], H]
+
 _OF_HANDLERS = ("concurrency", "timeout")
 
 
@@ -62,7 +64,7 @@ class DeclaresSchedules:
             raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')
         return self._declaration({"cron": expression, "tz": tz, "topic": topic} | options, name)
 
-    def _declaration(self, fields: dict[str, Any], name: str | None) -> Callable[[H], H]:
+    def _declaration(self, fields: dict[str, Any], name: str | None) -> Decorator[Any]:
         of_handler = {option: fields.pop(option) for option in _OF_HANDLERS if option in fields}
 
         def decorate(handler: H) -> H:
