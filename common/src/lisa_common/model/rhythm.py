@@ -158,8 +158,8 @@ def check_cron(value: object, tz: str, *, now_ms: int) -> str:
 def explain_cron(expression: str) -> str:
     """A checked cron expression in words, as in "At 02:30 on Monday through Friday"."""
     start = datetime(2000, 1, 1, tzinfo=UTC)
-    sim = _cronsim().CronSim(expression, start)
     try:
+        sim = _cronsim().CronSim(expression, start)
         if sim.day_and:
             return str(sim.explain())
         if sim.days.issuperset(range(1, 32)) or {day % 7 for day in sim.weekdays if isinstance(day, int)} == {
