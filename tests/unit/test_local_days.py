@@ -111,6 +111,26 @@ def test_in_all_zones() -> None:
     assert checked > 20_000
 
 
+@pytest.mark.parametrize("name", _ODD)
+def test_starred_jobs_run_whenever_the_clock_shows_their_time(name: str) -> None:
+    """Never for a time in a gap, also where it is at midnight; twice for one that is repeated, wherever one begins."""
+    zone = zoneinfo.ZoneInfo(name)
+    for change, _ in _changes(zone)[1:9]:
+        days = _days(change.date(), zone)
+        start, end = days[min(days)][0][1], days[max(days)][-1][1]
+        today = change.astimezone(zone).date()
+        for hour in range(5):
+            shown = [
+                [when for clock, when in minutes if clock.hour == hour and clock.minute % 20 == 0]
+                for minutes in (days[today], [each for minutes in days.values() for each in minutes])
+            ]
+            for day, expected in zip((today.day, "*"), shown, strict=True):
+                rhythm = CronRhythm(f"*/20 {hour} {day} * *", name)
+                for begin in (start, change - timedelta(minutes=50), change + timedelta(minutes=50)):
+                    told = (change, hour, day, begin)
+                    assert _ticks(rhythm, begin, end) == [when for when in expected if when >= begin], told
+
+
 def test_starred_jobs_run_by_real_time() -> None:
     """An hourly job has 23 ticks on the day when clocks go forward, and 25 when they go back; each an hour apart."""
     zone = zoneinfo.ZoneInfo("Europe/Berlin")

@@ -1,6 +1,7 @@
 """Schedules: their fields, their ticks, and which of them a manager sends."""
 
 import time
+from datetime import UTC, datetime
 from itertools import islice, takewhile
 from typing import Any
 
@@ -19,6 +20,7 @@ from lisa_common.model.ticks import plan
 NOW = 1_795_000_000_000
 MINUTE = 60_000
 DAY = 86_400_000
+NOON = NOW // DAY * DAY + DAY // 2
 
 
 def of(**fields: Any) -> Schedule:
@@ -55,6 +57,9 @@ def of(**fields: Any) -> Schedule:
         ({"catchup": "some"}, "catchup must be 'latest', 'all' or 'none'; got 'some'"),
         ({"overlap": "no"}, "overlap must be 'allow' or 'skip'; got 'no'"),
         ({"jitter": 61}, "jitter must be at most 60 s, the distance of ticks; got 61"),
+        ({"catchup_within": 0}, "catchup_within must be seconds or a timedelta from 1 s to 2678400 s"),
+        ({"catchup_within": 300, "catchup": "none"}, "catchup_within cannot be combined with catchup=none"),
+        ({"catchup_within": 300, "catchup_window": 60}, "catchup_within cannot be combined with catchup_window"),
         ({"priority": 256}, "priority must be"),
         ({"max_retries": True}, "max_retries must be"),
         ({"topic": "no topic"}, "topic must be 1 to 128 letters"),
@@ -150,6 +155,40 @@ def test_a_paused_schedule_sends_nothing() -> None:
     assert [each.tick_ms <= NOW for each in plan(of(overlap="skip"), NOW - DAY, NOW)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("fields", "sent", "skipped"),
+    [
+        ({"catchup_within": 300}, [5, 4, 3, 2, 1, 0], 14),
+        ({"catchup_within": 299}, [4, 3, 2, 1, 0], 15),
+        ({"catchup_within": 300, "catchup": "all"}, [5, 4, 3, 2, 1, 0], 14),
+        ({"catchup_within": 300, "catchup": "latest"}, [0], 19),
+        ({"catchup_within": 300, "every": 600}, [5], 1),
+        ({"catchup_within": 299, "every": 600}, [], 2),
+        ({"catchup_within": 299, "every": 600, "catchup": "latest"}, [], 2),
+        ({"catchup_within": 299, "every": 600, "overlap": "skip"}, [], 2),
+        ({"catchup_within": 300, "every": 600, "until": datetime.fromtimestamp(NOON / 1000, UTC)}, [5], 1),
+        ({"catchup": "all", "catchup_window": 299, "every": 600}, [], 2),
+    ],
+)
+def test_ticks_up_to_so_late_are_sent(fields: dict[str, Any], sent: list[int], skipped: int) -> None:
+    """Older ones are skipped, and counted, whether a tick of every minute is missed or one in ten minutes."""
+    schedule = Schedule.of(stored_fields({"every": 60} | fields) | {"topic": "orders", "name": "s"})
+    now = NOON if schedule.every_ms == MINUTE else NOON + 5 * MINUTE
+    ticks = plan(schedule, NOON - (20 if schedule.every_ms == MINUTE else 15) * MINUTE, now)
+    due = [each for each in ticks if each.due_ms <= now]
+    assert [(now - each.tick_ms) // MINUTE for each in due if each.send] == sent
+    assert sum(each.skipped + (not each.send) for each in due) == skipped
+
+
+def test_lateness_counts_from_the_delayed_tick() -> None:
+    """Jitter delays a tick by up to a minute; the tick before last is not too old by that."""
+    schedule = of(every_ms=10 * MINUTE, jitter_ms=10 * MINUTE, catchup_within_ms=MINUTE)
+    tick = next(tick for tick in schedule.ticks_after(NOON) if schedule.due_ms(tick) > tick + 5 * MINUTE)
+    for late_ms, send in ((MINUTE, True), (MINUTE + 1, False)):
+        [due, *_] = plan(schedule, tick - 1, schedule.due_ms(tick) + late_ms)
+        assert (due.tick_ms, due.send) == (tick, send)
+
+
 def test_a_year_away_costs_little() -> None:
     """The latest tick of a schedule of each second is found without a walk through the year."""
     began = time.process_time()
@@ -196,5 +235,5 @@ def test_words() -> None:
     assert check_cron("@daily", "UTC", now_ms=NOW) == "0 0 * * *"
     assert set(FIELDS) == {
         *("topic", "every", "cron", "tz", "body", "headers", "ttl", "max_retries", "priority", "start", "until"),
-        *("catchup", "catchup_window", "overlap", "jitter", "paused"),
+        *("catchup", "catchup_window", "catchup_within", "overlap", "jitter", "paused"),
     }

@@ -2,6 +2,7 @@
 
 LisaError
 ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
+│   └── CannotCombine     two values that exclude each other
 ├── InvalidSettings       a setting that is unknown or out of bounds
 ├── Closed                the client was closed before the call; nothing was done
 ├── NotConfirmed          written, but confirmed by fewer replicas or disks than requested
@@ -29,6 +30,7 @@ __all__ = [
     "OF_THE_SERVER",
     "AccessDenied",
     "ByteCount",
+    "CannotCombine",
     "Closed",
     "Described",
     "InvalidInput",
@@ -64,6 +66,14 @@ class InvalidInput(LisaError, ValueError):
         self.value = value
         self.expected = expected
         super().__init__(f"{field} must be {expected}; got {_shown(value)}")
+
+
+class CannotCombine(InvalidInput):
+    """Refuses a value beside another that excludes it."""
+
+    def __init__(self, field: str, value: object, other: str) -> None:
+        super().__init__(field, value, f"omitted with {other}")
+        self.args = (f"{field} cannot be combined with {other}",)
 
 
 class InvalidSettings(LisaError, ValueError):

@@ -30,9 +30,9 @@ __all__ = [
     "outcome_of",
 ]
 
-Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
+Handler = Callable[[Delivery], object]
 
-BatchHandler = Callable[[list[Delivery]], object] | Callable[[list[Delivery]], Awaitable[object]]
+BatchHandler = Callable[[list[Delivery]], object]
 
 
 def _reason(name: str, given: object, default: str) -> str:

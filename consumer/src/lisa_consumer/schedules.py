@@ -39,7 +39,9 @@ class DeclaresSchedules:
         super().__init__()
         self._schedules: list[Schedule] = []
 
-    def every(self, period: Duration, *, name: str | None = None, topic: str | None = None, **options: Any) -> Any:
+    def every(
+        self, period: Duration, *, name: str | None = None, topic: str | None = None, **options: Any
+    ) -> Callable[[H], H]:
         """Registers a handler, and a schedule that sends it a message in every `period`, in seconds or as a timedelta.
 
             @worker.every(60)
@@ -56,7 +58,7 @@ class DeclaresSchedules:
 
     def cron(
         self, expression: str, *, tz: str = "UTC", name: str | None = None, topic: str | None = None, **options: Any
-    ) -> Any:
+    ) -> Callable[[H], H]:
         """As `every`, by a cron expression in a time zone. Needs the extra `schedules`, else raises MissingCron."""
         if callable(expression):
             raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')

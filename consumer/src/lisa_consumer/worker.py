@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.per_loop import is_loop_running
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
+from lisa_common.model.delivery import Delivery
 from lisa_common.observing.health import Health
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration
@@ -43,9 +44,18 @@ H = TypeVar("H", bound=Handler)
 B = TypeVar("B", bound=BatchHandler)
 M = TypeVar("M", bound=Middleware)
 K = TypeVar("K", bound=Hook)
+T = TypeVar("T")
+R = TypeVar("R")
+D = TypeVar("D")
 
 _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle; or to give them back."""
+
+
+class _Registers(Protocol[D]):
+    """A decorator of handlers that take deliveries of one type, so that type checkers compare it with `body`."""
+
+    def __call__(self, handler: Callable[[D], R], /) -> Callable[[D], R]: ...
 
 
 class Worker(DeclaresSchedules, Pausable):
@@ -125,8 +135,26 @@ class Worker(DeclaresSchedules, Pausable):
         *topics: str,
         concurrency: int | None = None,
         timeout: Duration | None = None,
+        body: type[T],
+    ) -> _Registers[Delivery[T]]: ...
+    @overload
+    def on(
+        self,
+        *topics: str,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
         body: Any = None,
     ) -> Callable[[H], H]: ...
+    @overload
+    def on(
+        self,
+        *topics: str,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        body: type[T],
+        batch: int,
+        within: Duration | None = None,
+    ) -> _Registers[list[Delivery[T]]]: ...
     @overload
     def on(
         self,

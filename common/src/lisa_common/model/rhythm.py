@@ -4,14 +4,16 @@ CronSim matches the fields of an expression. When a wall clock jumps, Debian's r
 once each day (`localtime` says when), and a job whose minute or hour is a star runs by the real time that passes.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from typing import Any, Final
 from zlib import crc32
 
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.model.cron_forms import read_expression
 from lisa_common.model.localtime import epoch_ms, instant_of, zone_of
 
 __all__ = [
@@ -26,17 +28,7 @@ __all__ = [
     "rhythm_of",
 ]
 
-_MACROS: Final = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
 _MAX_CRON = 200
-_FIVE, _SIX = 5, 6
 _BACK: Final = tuple(
     1000 * seconds for seconds in (60, 3_600, 86_400, 32 * 86_400, 367 * 86_400, 9 * 366 * 86_400, 41 * 366 * 86_400)
 )
@@ -106,11 +98,29 @@ class CronRhythm:
 
     def _by_real_time(self, ms: int) -> Iterator[int]:
         zone = UTC if self.tz == "UTC" else zone_of("tz", self.tz)
-        for moment in _cronsim().CronSim(self.expression, _moment(ms).astimezone(zone)):
-            yield epoch_ms(moment)
+        moment = _moment(ms).astimezone(zone)
+        # In the first of two equal hours, what its clock has shown comes again.
+        repeated = _offset(moment) - _offset(moment.replace(fold=1))
+        again: deque[datetime] = deque()
+        for local in _cronsim().CronSim(self.expression, moment.replace(tzinfo=None, fold=0) - repeated):
+            first = local.replace(tzinfo=zone)
+            instant = first.astimezone(UTC)
+            while again and again[0] < instant:
+                yield epoch_ms(again.popleft())
+            if instant.astimezone(zone).replace(tzinfo=None, fold=0) != local:
+                # In a gap: no clock shows it.
+                continue
+            yield epoch_ms(instant)
+            second = first.replace(fold=1)
+            if _offset(second) != _offset(first):
+                again.append(second.astimezone(UTC))
 
 
 Rhythm = EveryRhythm | CronRhythm
+
+
+def _offset(moment: datetime) -> timedelta:
+    return moment.utcoffset() or timedelta()
 
 
 def _moment(ms: int) -> datetime:
@@ -124,38 +134,44 @@ def rhythm_of(every_ms: int | None, cron: str | None, tz: str) -> Rhythm:
 
 
 def check_cron(value: object, tz: str, *, now_ms: int) -> str:
-    """A cron expression in upper case with single spaces, macros replaced.
+    """A cron expression in the form that is stored; see `read_expression`.
 
     Raises InvalidInput where it cannot be read, or has no tick within 50 years; MissingCron without the package.
     """
     expected = "five fields, as in 30 2 * * MON-FRI, or six with the seconds first"
-    if not isinstance(value, str) or len(value) > _MAX_CRON or not value.isascii():
-        raise InvalidInput("cron", value, expected)
-    text = " ".join(_MACROS.get(value.strip().lower(), value).upper().split())
-    if len(text.split()) not in {_FIVE, _SIX}:
+    if not isinstance(value, str) or len(value) > _MAX_CRON:
         raise InvalidInput("cron", value, expected)
     cronsim = _cronsim()
+    try:
+        text = read_expression(value)
+    except ValueError as error:
+        raise InvalidInput("cron", value, f"{expected} ({error})") from None
     try:
         next(CronRhythm(text, tz).after(now_ms))
     except StopIteration:
         raise InvalidInput("cron", value, "an expression that comes true within 50 years") from None
-    except cronsim.CronSimError as error:
-        raise InvalidInput("cron", value, f"{expected} ({str(error).lower()})") from None
-    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput("cron", value, expected) from None
+    except cronsim.CronSimError:
+        raise InvalidInput("cron", value, f"{expected} (its months have no such day)") from None
     return text
 
 
 def explain_cron(expression: str) -> str:
-    """A checked cron expression in words, as in "At 02:30, Monday through Friday"."""
+    """A checked cron expression in words, as in "At 02:30 on Monday through Friday"."""
+    start = datetime(2000, 1, 1, tzinfo=UTC)
     try:
-        text: str = _cronsim().CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)).explain()
+        sim = _cronsim().CronSim(expression, start)
+        if sim.day_and:
+            return str(sim.explain())
+        if sim.days.issuperset(range(1, 32)) or {day % 7 for day in sim.weekdays if isinstance(day, int)} == {
+            *range(7)
+        }:
+            *times, _, month, _ = expression.split()
+            return str(_cronsim().CronSim(" ".join((*times, "*", month, "*")), start).explain())
+        # CronSim says "and" where either is enough.
+        return str(sim.explain()).replace(" on ", " either on ", 1).replace(" and on ", " or on ", 1)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
         # CronSim evaluates more than it has words for.
         return expression
-    return text
 
 
 def jitter_of(name: str, tick_ms: int, jitter_ms: int) -> int:

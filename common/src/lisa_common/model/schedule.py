@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lisa_common.errors import ByteCount, Described, InvalidInput
+from lisa_common.errors import ByteCount, CannotCombine, Described, InvalidInput
 from lisa_common.model.localtime import iso_of, zone_of
 from lisa_common.model.policy import MAX_PRIORITY, Policy
 from lisa_common.model.record import pack_content
@@ -71,9 +71,12 @@ class Schedule(BaseModel):
     """The first moment that may be a tick."""
     until_ms: Moment | None = None
     """The last moment that may be a tick."""
-    catchup: Literal["latest", "all", "none"] = "latest"
-    """Which ticks are sent late, after no manager ran: the latest, all within the window, or none."""
+    catchup: Literal["latest", "all", "none"] | None = None
+    """Which ticks are sent late, after no manager ran; None for all with `catchup_within_ms`, else for the latest."""
     catchup_window_ms: Annotated[int, Field(ge=_SECOND_MS, le=31 * _DAY_MS)] = _DAY_MS
+    """How late a tick may be sent where all of them are; `catchup_within_ms` replaces it."""
+    catchup_within_ms: Annotated[int | None, Field(ge=_SECOND_MS, le=31 * _DAY_MS)] = None
+    """How late a tick may be sent."""
     overlap: Literal["allow", "skip"] = "allow"
     """Whether a tick is left out while the message of an earlier one is not done yet."""
     jitter_ms: Annotated[int, Field(ge=0, le=_DAY_MS)] = 0
@@ -107,12 +110,18 @@ class Schedule(BaseModel):
         return dict(value)
 
     @model_validator(mode="after")
-    def _has_one_rhythm(self) -> Self:
+    def _fits_together(self) -> Self:
         if (self.every_ms is None) == (self.cron is None):
             both = Described("neither" if self.cron is None else "both")
             raise InvalidInput("schedule", both, "one with either every or cron")
         if self.every_ms is not None and self.tz != "UTC":
             raise InvalidInput("tz", self.tz, "omitted with every, whose ticks are whole multiples since 1970 in UTC")
+        if self.catchup_within_ms is not None:
+            seconds = self.catchup_within_ms / 1000
+            if self.catchup == "none":
+                raise CannotCombine("catchup_within", seconds, "catchup=none")
+            if self.catchup_window_ms != _DAY_MS:
+                raise CannotCombine("catchup_within", seconds, "catchup_window")
         if self.from_ms is not None and self.until_ms is not None and self.until_ms < self.from_ms:
             raise InvalidInput("until", Described(iso_of(self.until_ms)), f"{iso_of(self.from_ms)}, its from, or later")
         return self
@@ -160,6 +169,18 @@ class Schedule(BaseModel):
             if self.until_ms is not None and tick > self.until_ms:
                 return
             yield tick
+
+    @property
+    def catches_up(self) -> Literal["latest", "all", "none"]:
+        """Which ticks are sent late."""
+        return self.catchup or ("latest" if self.catchup_within_ms is None else "all")
+
+    @property
+    def latest_ms(self) -> int | None:
+        """How late a tick may be sent, in ms; None for however late."""
+        if self.catchup_within_ms is None and self.catches_up == "all":
+            return self.catchup_window_ms
+        return self.catchup_within_ms
 
     def due_ms(self, tick_ms: int) -> int:
         """When the message of a tick is due, in ms since 1970."""

@@ -30,6 +30,7 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "every": ("every_ms", _ms("every")),
     "ttl": ("ttl_ms", _ms("ttl")),
     "catchup_window": ("catchup_window_ms", _ms("catchup_window")),
+    "catchup_within": ("catchup_within_ms", _ms("catchup_within")),
     "jitter": ("jitter_ms", _ms("jitter")),
     "start": ("from_ms", _moment("start")),
     "until": ("until_ms", _moment("until")),

@@ -6,7 +6,7 @@ no manager ran are caught up as the schedule says.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -48,44 +48,37 @@ def plan(schedule: Schedule, last_ms: int, now_ms: int) -> list[Tick]:
     """The ticks to send after `last_ms`, in order; the last one may be ahead. Repeat it while it returns the most."""
     if schedule.paused:
         return []
-    missed, skipped, ahead = _sorted_by_time(schedule, last_ms, now_ms)
-    ticks: list[Tick] = []
-    if missed:
-        if schedule.catchup == "all":
-            ticks = [_of(schedule, tick, late=_is_late(schedule, tick, now_ms)) for tick in missed]
-            ticks[0] = Tick(ticks[0].tick_ms, ticks[0].due_ms, ticks[0].late, skipped)
-        else:
-            late = _is_late(schedule, missed[-1], now_ms)
-            send = schedule.catchup == "latest" or not late
-            ticks = [_of(schedule, missed[-1], late=late, skipped=skipped, send=send)]
+    due, skipped, ahead = _sorted_by_time(schedule, last_ms, now_ms)
+    ticks = [_judged(schedule, tick, now_ms) for tick in due]
+    if ticks:
+        ticks[0] = replace(ticks[0], skipped=skipped)
     if ahead is not None and schedule.overlap == "allow" and len(ticks) < MOST_AT_ONCE:
-        ticks.append(_of(schedule, ahead))
+        ticks.append(Tick(ahead, schedule.due_ms(ahead)))
     return ticks
 
 
-def _sorted_by_time(schedule: Schedule, last_ms: int, now_ms: int) -> tuple[list[int], int, int | None]:
-    """The missed ticks that may be sent, how many are left out, and the next tick."""
-    start, skipped = last_ms, 0
-    if schedule.catchup == "all":
-        start = max(last_ms, now_ms - schedule.catchup_window_ms - 1)
-    else:
-        start = recent_start(schedule.ticks_after, last_ms, now_ms)
-    if start > last_ms:
-        skipped = sum(1 for _ in islice(_until(schedule, last_ms, start), _MOST_COUNTED))
-    most = MOST_AT_ONCE if schedule.catchup == "all" else None
-    missed: deque[int] = deque()
-    ahead = None
+def _sorted_by_time(schedule: Schedule, last_ms: int, now_ms: int) -> tuple[deque[int], int, int | None]:
+    """The ticks that are due, how many earlier ones are left out, and the next tick.
+
+    Of ticks that are left out, the last one stays if there is no other: the mark moves to it.
+    """
+    # Where one tick is enough, all but the last one are too old.
+    start, oldest_ms = recent_start(schedule.ticks_after, last_ms, now_ms), now_ms + 1
+    if schedule.catches_up == "all" and schedule.latest_ms is not None:
+        oldest_ms = now_ms - schedule.latest_ms
+        start = max(last_ms, min(start, oldest_ms - schedule.jitter_ms - 1))
+    skipped = sum(1 for _ in islice(_until(schedule, last_ms, start), _MOST_COUNTED))
+    due: deque[int] = deque()
     for tick in schedule.ticks_after(start):
         if schedule.due_ms(tick) > now_ms:
-            ahead = tick
-            break
-        if most is not None and len(missed) == most:
-            break
-        missed.append(tick)
-        if most is None and len(missed) > 1:
-            missed.popleft()
+            return due, skipped, tick
+        if due and schedule.due_ms(due[0]) < oldest_ms:
+            due.popleft()
             skipped += 1
-    return list(missed), skipped, ahead
+        if len(due) == MOST_AT_ONCE:
+            break
+        due.append(tick)
+    return due, skipped, None
 
 
 def _until(schedule: Schedule, after_ms: int, until_ms: int) -> Iterator[int]:
@@ -95,12 +88,12 @@ def _until(schedule: Schedule, after_ms: int, until_ms: int) -> Iterator[int]:
         yield tick
 
 
-def _of(schedule: Schedule, tick_ms: int, *, late: bool = False, skipped: int = 0, send: bool = True) -> Tick:
-    return Tick(tick_ms, schedule.due_ms(tick_ms), late, skipped, send)
-
-
-def _is_late(schedule: Schedule, tick_ms: int, now_ms: int) -> bool:
-    late_ms = now_ms - schedule.due_ms(tick_ms)
+def _judged(schedule: Schedule, tick_ms: int, now_ms: int) -> Tick:
+    """A tick that is due: sent unless it is too late."""
+    due_ms = schedule.due_ms(tick_ms)
+    late_ms = now_ms - due_ms
     following = next(schedule.ticks_after(tick_ms), None)
     half_ms = _PROMPT_MS if following is None else (following - tick_ms) // 2
-    return late_ms > min(_PROMPT_MS, half_ms)
+    late = late_ms > min(_PROMPT_MS, half_ms)
+    is_timely = schedule.latest_ms is None or late_ms <= schedule.latest_ms
+    return Tick(tick_ms, due_ms, late, send=is_timely and not (late and schedule.catches_up == "none"))

@@ -50,6 +50,8 @@ class ScheduleAdmin:
         start, until    the first and the last moment that may be a tick: aware datetimes
         catchup         ticks that no manager sent in time: "latest" of them (default), "all" within `catchup_window`
                         (a day), or "none"
+        catchup_within  seconds or timedelta: ticks up to so late are sent, older ones skipped; with `catchup="latest"`
+                        the latest of them only; excludes "none" and `catchup_window`
         overlap         "allow", or "skip": a tick is left out while the message of an earlier one is not done
         jitter          seconds or timedelta: each tick is delayed by less, by an amount that its name and time decide
         paused          whether it sends nothing

@@ -11,10 +11,10 @@ from lisa_common.errors import ByteCount, InvalidInput
 
 __all__ = ["read_header", "read_schedule_file", "value_of"]
 
-_DURATIONS: Final = {"every", "ttl", "catchup_window", "jitter"}
+_DURATIONS: Final = {"every", "ttl", "catchup_window", "catchup_within", "jitter"}
 _MOMENTS: Final = {"start": "from", "until": "until"}
 _NUMBERS: Final = {"max_retries", "priority"}
-_NONE: Final = {"ttl", "max_retries", "priority", "start", "until"}
+_NONE: Final = {"ttl", "max_retries", "priority", "start", "until", "catchup_within"}
 _MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 
 

@@ -133,6 +133,7 @@ def set_(
     until: Annotated[Text, _option("No tick after.", "MOMENT")] = None,
     catchup: Annotated[Text, _option("Ticks to send late: latest, all or none.", "WHICH")] = None,
     catchup_window: Annotated[Text, _option("How late, with all; 1d.", "TIME")] = None,
+    catchup_within: Annotated[Text, _option("Send ticks up to so late, and skip older ones.", "TIME")] = None,
     overlap: Annotated[Text, _option("While a message is not done: allow another, or skip it.", "HOW")] = None,
     jitter: Annotated[Text, _option("Delay each tick by less than this.", "TIME")] = None,
     json: JsonFlag = False,
@@ -141,7 +142,7 @@ def set_(
     """Makes a schedule, or changes the given fields of one. The value `default` sets a field back."""
     texts = {"topic": topic, "every": every, "cron": cron, "tz": tz, "body": body, "ttl": ttl}
     texts |= {"max_retries": max_retries, "priority": priority, "start": start, "until": until, "catchup": catchup}
-    texts |= {"catchup_window": catchup_window, "overlap": overlap, "jitter": jitter}
+    texts |= {"catchup_window": catchup_window, "catchup_within": catchup_within, "overlap": overlap, "jitter": jitter}
     changes = {field: value_of(field, text, DEFAULT) for field, text in texts.items() if text is not None}
     if header:
         changes["headers"] = DEFAULT if header == ["default"] else dict(map(read_header, header))
