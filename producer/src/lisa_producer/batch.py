@@ -4,10 +4,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Replacement
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Each, Flow
@@ -167,6 +169,8 @@ class Sender:
                     asked = [batch[at] for at in left]
                     known = yield from find_in_former(layout, asked, self.confirm, generated_too=rerouted)
                     _check_confirmed(topic, known)
+                    of_former = [at for at in left if batch[at].id in known]
+                    _put(stored, of_former, [known[batch[at].id][0] for at in of_former])
                     left = [at for at in left if batch[at].id not in known]
                 left = yield from self._send_to_all(layout, batch, left, stored, clock)
                 if left:
@@ -213,7 +217,12 @@ class Sender:
     def _parts(self, layout: Layout, batch: Sequence[Outgoing], left: _Places) -> Iterator[tuple[ShardKeys, _Places]]:
         """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
         shards = by_home(layout.shards, left, lambda at: batch[at].id)
-        return ((keys, part) for keys, places in shards.items() for part in self._cut(batch, places))
+        return (
+            (keys, part)
+            for keys, places in shards.items()
+            for alike in _alike(batch, places)
+            for part in self._cut(batch, alike)
+        )
 
     def _cut(self, batch: Sequence[Outgoing], places: _Places) -> Iterator[_Places]:
         """Cuts places so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
@@ -239,6 +248,15 @@ def _pick(batch: Sequence[Outgoing], places: _Places) -> Sequence[Outgoing]:
     return [batch[at] for at in places]
 
 
+def _alike(batch: Sequence[Outgoing], places: _Places) -> Iterator[_Places]:
+    """Cuts places where messages that replace others follow such as do not, or the reverse: no call has both."""
+    if Replacement not in map(type, _pick(batch, places)):
+        yield places
+        return
+    for _, run in groupby(places, lambda at: type(batch[at])):
+        yield list(run)
+
+
 def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> None:
     """Stores results at their places."""
     for at, result in zip(places, results, strict=True):
@@ -249,9 +267,9 @@ def _first_error(stored: Sequence[Stored]) -> LisaError | None:
     return next((each for each in stored if isinstance(each, LisaError)), None)
 
 
-def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
-    for missing in filter(None, known.values()):
-        raise NotConfirmed(topic, [id for id, lacking in known.items() if lacking], *missing)
+def _check_confirmed(topic: str, known: dict[str, tuple[int, Missing | None]]) -> None:
+    for missing in filter(None, (lacking for _, lacking in known.values())):
+        raise NotConfirmed(topic, [id for id, (_, lacking) in known.items() if lacking], *missing)
 
 
 def _results(topic: str, messages: Sequence[Outgoing], replies: list[Any]) -> Sequence[Stored] | None:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import LisaError, Resharded
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Replacement
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import producing
@@ -30,8 +31,9 @@ def store(
 ) -> tuple[Call[Any], ...]:
     """The calls that store messages in one shard; the first raises Resharded where the shard is closed.
 
-    Results: their due times in ms, 0 for duplicates; and with `confirm` the missing confirmation, or None. The first
-    raises QueueFull where the shard has no room for all.
+    The messages are all replacements, or none is. Results: their due times in ms, negative where they replaced others,
+    0 for duplicates; and with `confirm` the missing confirmation, or None. The first raises QueueFull where the shard
+    has no room for all.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
     # On one connection, as WAIT covers the writes of its own connection.
@@ -56,16 +58,30 @@ def store_apart(
 
 def find_in_former(
     layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None, *, generated_too: bool
-) -> Flow[dict[str, Missing | None]]:
-    """Ids that former shards know, each with its missing confirmation. Closes these shards for new messages."""
-    ids = [m.id for m in batch if generated_too or not m.generated]
-    known: dict[str, Missing | None] = {}
+) -> Flow[dict[str, tuple[int, Missing | None]]]:
+    """Ids that former shards know, each with the result of `store` there. Closes these shards for new messages."""
+    messages = {m.id: m for m in batch if generated_too or not m.generated}
+    known: dict[str, tuple[int, Missing | None]] = {}
     for shards in layout.former.values():
-        for keys, shard_ids in by_shard(ids, partial(home, shards)).items():
+        for keys, shard_ids in by_shard(messages, partial(home, shards)).items():
             call = producing.close_shard(keys, shard_ids)
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
-            known.update((id, missing) for id, is_known in zip(shard_ids, answers, strict=True) if is_known)
+            for id in (id for id, is_known in zip(shard_ids, answers, strict=True) if is_known):
+                known[id] = 0, missing
+                if isinstance(messages[id], Replacement):
+                    yield from _replace_in_former(keys, messages[id], confirm, known)
     return known
+
+
+def _replace_in_former(
+    keys: ShardKeys, message: Outgoing, confirm: Confirm | None, known: dict[str, tuple[int, Missing | None]]
+) -> Flow[None]:
+    """Replaces a message in the shard that holds it, and notes the result; forgets the id if it has become free."""
+    try:
+        dues, *confirmed = yield store(keys, [message], confirm, repeatable=True)
+        known[message.id] = dues[0], confirmed[0] if confirmed else None
+    except Resharded:
+        del known[message.id]
 
 
 def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:

@@ -184,7 +184,7 @@ METRICS: Final = (
     # What a producer did.
     Metric(
         *("lisa_sent_total", Kind.COUNTER, _PRODUCER, ("topic", "outcome")),
-        "Messages of sends that ended, by outcome: sent, duplicate or failed.",
+        "Messages of sends that ended, by outcome: sent, replaced, duplicate or failed.",
     ),
     Metric(
         *("lisa_send_seconds", Kind.HISTOGRAM, _PRODUCER, ()),
