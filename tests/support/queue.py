@@ -225,6 +225,13 @@ class Queue:
         outcomes: list[AckOutcome] = self._do(call)
         return outcomes
 
+    def follow(self, delivery: Delivery, message: Outgoing) -> str:
+        """Acks a delivery together with the message that follows it."""
+        followed = [(delivery.entry, message)]
+        call = consuming.follow(self.keys, delivery.group, followed, self.policy, now_ms=self.now_ms)
+        [outcome] = self._do(call)
+        return str(outcome)
+
     def nack(
         self,
         *deliveries: Delivery,

@@ -203,7 +203,8 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_settled_total", Kind.COUNTER, _CONSUMER, ("outcome",)),
-        "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone.",
+        "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone; of those that a "
+        "message follows also duplicate, cancelled, owed, full or resharded.",
         values=("acked", "late", "stale", "retry", "garbage", "released"),
     ),
     Metric(
