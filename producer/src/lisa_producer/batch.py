@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
@@ -248,13 +247,13 @@ def _pick(batch: Sequence[Outgoing], places: _Places) -> Sequence[Outgoing]:
     return [batch[at] for at in places]
 
 
-def _alike(batch: Sequence[Outgoing], places: _Places) -> Iterator[_Places]:
-    """Cuts places where messages that replace others follow such as do not, or the reverse: no call has both."""
+def _alike(batch: Sequence[Outgoing], places: _Places) -> Sequence[_Places]:
+    """Parts the messages that replace others from the rest: no call has both."""
     if Replacement not in map(type, _pick(batch, places)):
-        yield places
-        return
-    for _, run in groupby(places, lambda at: type(batch[at])):
-        yield list(run)
+        return (places,)
+    plain = [at for at in places if type(batch[at]) is not Replacement]
+    replacing = [at for at in places if type(batch[at]) is Replacement]
+    return (plain, replacing) if plain else (replacing,)
 
 
 def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> None:
