@@ -26,7 +26,7 @@
 --            message: "duplicate" (its id is known), "cancelled" (the delivered message was cancelled meanwhile); nothing
 --            changed: "stale", "owed" (another group owes the message, whose id would be used again), "full" or
 --            "resharded"
---@include budget, clock, door, due, finished, forget, groups, held, judge, make_ready, record, store, wake
+--@include budget, clock, door, due, finished, forget, groups, held, judge, make_ready, owes, record, store, wake
 local now = clock(now_ms)
 local limits = read_door()
 local must_pass = is_guarded(limits, now)
@@ -53,7 +53,7 @@ local function follow(entry, id, due, next_id, next_due, content, position)
   local is_pending = #redis.call('XPENDING', ready, own_group, entry, entry, 1) == 1
   local record = redis.call('HGET', messages, id)
   local refusal = refusal_of(id, next_id)
-  if refusal and (is_pending or record and is_of(record, due, entry)) then
+  if refusal and (is_pending or record and is_of(record, due, entry) and owes(own_group, id)) then
     return refusal
   end
   local outcome = 'acked'
