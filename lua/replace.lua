@@ -21,13 +21,17 @@
 -- ARGV[4...] id, due, content per message; as for `send`, with "~ms " before a due time that is repeated
 -- returns  per message its due time in ms, negative where it replaced another, 0 for a duplicate; the error RESHARDED where
 --            the shard is closed and does not know an id, or QUEUEFULL
---@include clock, door, due, failure, finished, make_ready, room, slots, store, unindex, wake_unparked, withdrawn
+--@include clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
+--@include withdrawn
 local now = clock(now_ms)
-local limits = read_door()
-if redis.call('EXISTS', closed) == 1 and count_new(now) > 0 then
+local limits, ids = read_door(), {}
+for i = 4, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[i]
+end
+if redis.call('EXISTS', closed) == 1 and count_new(ids, now) > 0 then
   return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
 end
-local refusal = no_room(limits, topic, now)
+local refusal = no_room(limits, ids, topic, now)
 if refusal then
   return refusal
 end

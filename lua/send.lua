@@ -46,7 +46,11 @@ if redis.call('EXISTS', closed, door) > 0 then
   --@include door, room
   local limits = read_door()
   waits = is_guarded(limits, now)
-  local refusal = no_room(limits, topic, now)
+  local sent = {}
+  for i = 4, #ARGV, 3 do
+    sent[#sent + 1] = ARGV[i]
+  end
+  local refusal = no_room(limits, sent, topic, now)
   if refusal then
     return refusal
   end

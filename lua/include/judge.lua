@@ -1,5 +1,5 @@
 -- Judges an ack by the record of its message, and by what happened to the copy since the delivery.
--- Needs the keys: ready, messages, owed, expiring, finished, failures, retry, garbage, waiting, door, busy, slots, parked.
+-- Needs the keys: ready, messages, owed, failures, retry, garbage, waiting, door, parked.
 --@include all_groups, budget, clock, entry, failure, give_back, owes, record, unindex
 
 -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
