@@ -53,87 +53,7 @@ local entries, acked = { unpack(ARGV, 8, last_entry) }, { unpack(ARGV, last_entr
 --@include clock, forget, slots
 local done, exceptions, count, has_queued = acked, {}, #acked, false
 if not are_pending then
-  --@include all_groups, budget, entry, failure, give_back, owes, record, unindex
-  -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
-  local function withdraw(copy, failure)
-    unindex(retry, copy)
-    if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
-      return true
-    end
-    if failure.next == '-' then
-      return false
-    end
-    for _, other in ipairs(all_groups()) do
-      if other.name == own_group and entry_after(failure.next, other.last) then
-        redis.call('XDEL', ready, failure.next)
-        return true
-      end
-    end
-    return false
-  end
-
-  -- A server that was killed may have lost the promotion or the replay for all groups. Then the other groups get the
-  -- message now, where the topic's door lets it pass: for them, too, it would end with this ack. Returns whether the
-  -- stream took it.
-  local function give_to_others(id, due, stored)
-    local is_waiting = redis.call('ZSCORE', waiting, id)
-    if not is_waiting and not redis.call('ZSCORE', garbage, copy_of('', id)) then
-      return true
-    end
-    local now, others = clock(now_ms), {}
-    for _, other in ipairs(all_groups()) do
-      if other.name ~= own_group then
-        local failure = { attempts = 0, entry = '0-0', due = due, at = now, reason = 'released', error = '' }
-        local refusal, is_queued = give_back(other.name, id, failure, due, stored, now)
-        if refusal then
-          return false
-        end
-        has_queued = has_queued or is_queued
-        others[#others + 1] = other.name
-      end
-    end
-    afford(work_on(id, 4 * #others, 0))
-    if #others > 0 then
-      redis.call('HSET', owed, id, table.concat(others, ','))
-    end
-    unindex(waiting, id)
-    redis.call('ZREM', is_waiting and waiting or garbage, is_waiting and id or copy_of('', id))
-    redis.call('HDEL', failures, copy_of('', id))
-    return true
-  end
-
-  -- Ends what stands for a delivery that the server has lost: the copy where it was before, or where it is ready again.
-  -- Returns false if a newer delivery has begun, or if other groups cannot get the message.
-  local function end_lost(id, due, copy, entry, failure, stored)
-    if failure and failure.next ~= '-' then
-      return withdraw(copy, failure) or failure.next == entry
-    elseif not give_to_others(id, due, stored) then
-      return false
-    end
-    unindex(retry, copy)
-    redis.call('ZREM', retry, copy)
-    redis.call('ZREM', garbage, copy)
-    return true
-  end
-
-  local function outcome_of(i)
-    local record = redis.call('HGET', messages, acked[i])
-    local due = tonumber(ARGV[last_id + i] or ARGV[last_id + 1])
-    if not record or not is_of(record, due, entries[i]) or not owes(own_group, acked[i]) then
-      return 'stale'
-    end
-    local copy = copy_of(own_group, acked[i])
-    local failure = read_failure(redis.call('HGET', failures, copy))
-    if not failure or entry_after(entries[i], failure.entry) then
-      -- Pending until now, or lost by a server that was killed.
-      return end_lost(acked[i], due, copy, entries[i], failure, record) and 'acked' or 'stale'
-    end
-    if failure.entry == entries[i] and withdraw(copy, failure) then
-      return 'late'
-    end
-    return 'stale'
-  end
-
+  --@include budget, entry, failure, judge, owes
   -- Whether a delivery was certainly not pending, as far as one can tell without its record.
   local function is_settled(i)
     local failure = read_failure(redis.call('HGET', failures, copy_of(own_group, acked[i])))
@@ -159,7 +79,9 @@ if not are_pending then
       count = i - 1
       break
     end
-    local outcome = outcome_of(i)
+    local due = tonumber(ARGV[last_id + i] or ARGV[last_id + 1])
+    local outcome, is_queued = judge_ack(own_group, entries[i], acked[i], due, now_ms)
+    has_queued = has_queued or is_queued
     if outcome ~= 'stale' then
       done[#done + 1] = acked[i]
     end

@@ -22,7 +22,8 @@
 local now = clock(now_ms)
 local waits = false
 
--- By position: repeated messages that were withdrawn after their first try began; nil where no message is repeated. Not by id: another message of the call may be a new one with that id.
+-- By position: repeated messages that were withdrawn after their first try began; nil where no message is repeated. Not
+-- by id: another message of the call may be a new one with that id.
 local withdrawn
 -- As locals: they are looked up for each message.
 local rows, byte = ARGV, string.byte
@@ -42,28 +43,18 @@ if redis.call('EXISTS', closed, door) > 0 then
   if redis.call('EXISTS', closed) == 1 then
     return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
   end
-  --@include door, finished, record
+  --@include door, room
   local limits = read_door()
   waits = is_guarded(limits, now)
-
-  -- How many messages of the call the shard does not know yet.
-  local function count_new()
-    local is_listed, new = {}, 0
-    for i = 4, #ARGV, 3 do
-      local id = ARGV[i]
-      local is_known = is_listed[id] or withdrawn and withdrawn[i] or redis.call('HEXISTS', messages, id) == 1 or is_chosen(id) and is_finished(id, now)
-      is_listed[id], new = true, new + (is_known and 0 or 1)
+  local sent = {}
+  for i = 4, #ARGV, 3 do
+    if not (withdrawn and withdrawn[i]) then
+      sent[#sent + 1] = ARGV[i]
     end
-    return new
   end
-
-  if limits.most then
-    local stored, new = redis.call('HLEN', messages), count_new()
-    if new > 0 and stored + new > limits.most then
-      return redis.error_reply(string.format(
-        'QUEUEFULL %s holds %.0f messages of at most %.0f; %.0f more were refused', topic, stored, limits.most, new
-      ))
-    end
+  local refusal = no_room(limits, sent, topic, now)
+  if refusal then
+    return refusal
   end
 end
 
@@ -155,22 +146,8 @@ if first then
   put_waiting(scheduled, first, first_exact, channel, topic)
 end
 if immediate then
-  --@include groups
-  table.sort(immediate, function(a, b)
-    if a.given ~= b.given then
-      return a.given < b.given
-    elseif a.priority ~= b.priority then
-      return a.priority > b.priority
-    end
-    return a.position < b.position
-  end)
-  local owing = owing_groups()
-  for _, message in ipairs(immediate) do
-    if owing then
-      redis.call('HSET', owed, message.id, owing)
-    end
-    redis.call('XADD', ready, '*', 'id', message.id, 'due', now, 'n', 1)
-  end
+  --@include make_ready
+  make_ready(immediate, now)
 end
 if alive and not first and not immediate then
   -- WAIT and WAITAOF confirm the last write of their connection. That write must not be older than the first send of

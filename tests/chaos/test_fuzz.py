@@ -23,6 +23,7 @@ from lisa_common.protocol.registry import parse_topic
 from lisa_consumer import Consumer, ConsumerSettings, Reject, Retry, Worker
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Confirm, Message, PartialSend, Producer, ProducerSettings
+from lisa_testing import make_delivery
 from support import keys_left, remove_keys
 from support.commands import Commands
 
@@ -75,6 +76,8 @@ _options = st.fixed_dictionaries(
         "max_retries": _mostly(st.integers(0, 10)),
         "priority": _mostly(st.integers(0, 255)),
         "headers": _mostly(st.dictionaries(_texts, _texts, max_size=2)),
+        "key": _mostly(st.text(alphabet="abc", min_size=1, max_size=5)),
+        "if_exists": _mostly(st.sampled_from((None, "replace"))),
     },
 )
 
@@ -125,6 +128,20 @@ def test_send_many(
         assert report.results[-1].error is None
 
     _refuses_whole(client, prefix, send)
+
+
+@many
+@given(body=anything, options=_options)
+def test_then(*, body: Any, options: dict[str, Any]) -> None:
+    """A handler names any message that follows; what is refused does not follow."""
+    delivery = make_delivery()
+    options.pop("if_exists", None)
+    try:
+        delivery.then(body, **options)
+    except InvalidInput:
+        assert delivery.follow_up is None
+    else:
+        assert delivery.follow_up is not None
 
 
 @few

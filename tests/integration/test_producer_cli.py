@@ -157,7 +157,7 @@ BAD_LINES = [
     ('{"delay": 1}', "line must be a JSON object with a body; got {'delay': 1}"),
     (
         '{"body": 1, "dealy": 1}',
-        "field must be one of topic, body, delay, at, id, ttl, max_retries, priority, headers, key; got 'dealy'",
+        "ttl, max_retries, priority, headers, key, if_exists; got 'dealy'",
     ),
     ('{"body": 1, "delay": -1}', "delay must be seconds or a timedelta from 0 s to 10 years; got -1"),
     ('{"body": 1, "delay": -Infinity}', "line must be a JSON object (-Infinity is no JSON); got "),

@@ -136,8 +136,19 @@ class Model:
 
     def send(self, message: Message) -> int:
         """A new message, unless its id is known."""
-        if self.known(message.id):
+        return 0 if self.known(message.id) else self._store(message)
+
+    def replace(self, message: Message) -> int:
+        """A new message, also in place of one that waits, or of which each copy is to be retried."""
+        old = self.messages.get(message.id)
+        if old is None:
+            return self.send(message)
+        if not old.waiting and (self.is_finished(old.id) or {copy.place for copy in old.copies.values()} != {"retry"}):
             return 0
+        del self.messages[old.id]
+        return -self._store(message)
+
+    def _store(self, message: Message) -> int:
         self.messages[message.id] = message
         message.look_ms = message.expires_ms
         if message.due_ms <= self.now_ms and not self.guarded:
@@ -283,6 +294,28 @@ class Model:
             copy.entry.deleted = True
         self.end(message, group, self.now_ms + self.policy.dedup_window_ms)
         return "late"
+
+    def follow(self, group: str, entry: Entry, following: Message) -> str:
+        """As an ack, if there is a place for the message that follows."""
+        message, same_id = entry.message, following.id == entry.message.id
+        is_pending, was_cancelled = entry in self.groups[group].pending, message.cancelled
+        is_mine = self.alive(message) and (group in message.copies or not message.counted)
+        if (is_pending or is_mine) and message.counted and set(message.copies) - {group}:
+            most = self.policy.max_messages
+            if same_id or (most is not None and len(self.messages) >= most):
+                return "owed" if same_id else "full"
+        before = dict(self.finished)
+        outcome = self.ack(group, entry)
+        if outcome == "stale":
+            return outcome
+        if was_cancelled:
+            return "cancelled"
+        if same_id:
+            self.finished = before
+        elif self.known(following.id):
+            return "duplicate"
+        self._store(following)
+        return outcome
 
     def end(self, message: Message, group: str, until_ms: int | None = None) -> None:
         """The group is done with the message; the last one to be done forgets it. Its id is known until then."""

@@ -15,6 +15,7 @@ from lisa_common.model.door import limits_of
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.key import KEY_HEADER
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Replacement
 from lisa_common.model.policy import LIMIT_FIELDS, Policy
 from lisa_common.model.record import VERSION, pack_content
 from lisa_common.model.sharding import Layout
@@ -152,6 +153,17 @@ class Queue:
         dues: list[int] = self._do(producing.send(self.keys, messages, repeatable=False, now_ms=self.now_ms))
         return dues
 
+    def replace(self, id: str, *, tried_ms: float | None = None, **options: Any) -> int:
+        """Sends a message in place of the one with its id, or repeats that send, first tried so long ago.
+
+        Result: its due time, negative where it replaced another, 0 for a duplicate.
+        """
+        message = Replacement(*outgoing(id, **options))
+        if tried_ms is not None:
+            message = message._replace(due=f"~{tried_ms} {message.due}")
+        dues: list[int] = self._do(producing.send(self.keys, [message], repeatable=False, now_ms=self.now_ms))
+        return dues[0]
+
     def cancel(self, *ids: str, sent_ms: int | str = "") -> list[CancelOutcome]:
         """Cancels messages, with `sent_ms` only those of that time."""
         outcomes: list[CancelOutcome] = self._do(producing.cancel(self.keys, ids, sent_ms=sent_ms, now_ms=self.now_ms))
@@ -212,6 +224,13 @@ class Queue:
         call = consuming.ack(self.keys, deliveries[0].group, entries, self.policy, now_ms=self.now_ms)
         outcomes: list[AckOutcome] = self._do(call)
         return outcomes
+
+    def follow(self, delivery: Delivery, message: Outgoing) -> str:
+        """Acks a delivery together with the message that follows it."""
+        followed = [(delivery.entry, message)]
+        call = consuming.follow(self.keys, delivery.group, followed, self.policy, now_ms=self.now_ms)
+        [outcome] = self._do(call)
+        return str(outcome)
 
     def nack(
         self,

@@ -31,12 +31,13 @@ PASSWORD = "pass"  # noqa: S105 - of users on a server of the test's own
 OURS = "orders"
 """The topic that the users may work on."""
 
-_PRODUCERS = ("send", "cancel", "reschedule", "find")
+_PRODUCERS = ("send", "replace", "cancel", "reschedule", "find")
 _CONSUMERS = (
     "join",
     "deregister",
     "list_pending",
     "ack",
+    "follow",
     "nack",
     "release",
     "shut_door",

@@ -47,8 +47,7 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = topic_names(topics)
         METRICS.ask()
-        self._core = Core(self._settings.prefix, group, name)
-        check_codec(codec)
+        self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s
@@ -80,7 +79,7 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
             raise
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, and sends what follows them. Result: one outcome for each; see `AckOutcome`."""
         return await self._run(self._core.ack(deliveries))
 
     async def nack(

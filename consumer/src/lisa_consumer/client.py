@@ -56,8 +56,7 @@ class Consumer(Closing, Generic[V]):
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = topic_names(topics)
         METRICS.ask()
-        self._core = Core(self._settings.prefix, group, name)
-        check_codec(codec)
+        self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = Connection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s
@@ -89,7 +88,7 @@ class Consumer(Closing, Generic[V]):
         return self._run(flow, wait)
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, and sends what follows them. Result: one outcome for each; see `AckOutcome`."""
         return self._run(self._core.ack(deliveries))
 
     def nack(

@@ -5,10 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
+from lisa_common.bodies import Codec
 from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
@@ -33,6 +36,8 @@ __all__ = ["Core", "ReadPlan", "ReadResult"]
 
 T = TypeVar("T")
 
+_follow_ups_of = itemgetter(Delivery._fields.index("follow_ups"))
+
 MAX_BATCH = 1_000  # most deliveries in one script call
 
 _REPEATS = 5
@@ -42,8 +47,17 @@ _REPEATS = 5
 class Core:
     """The flows of one consumer of a group."""
 
+    may_follow = True
+    """Whether messages may follow its deliveries: those are acked as they were read."""
+
     def __init__(
-        self, prefix: str, group: str, name: str | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        prefix: str,
+        group: str,
+        name: str | None = None,
+        *,
+        codec: Codec | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.group = check_name("group", group)
         self.name = consumer_name() if name is None else check_name("consumer", name)
@@ -60,6 +74,8 @@ class Core:
         self._unanswered = 0
         """Reads in a row whose replies were lost."""
         self._hooks: MarkHooks | None = None
+        self.codec = codec
+        """Encodes the bodies of messages that follow deliveries, in place of JSON."""
         self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
 
     def read(
@@ -200,7 +216,10 @@ class Core:
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
             self.ahead_ms = now_ms - time.time() * 1000
-            triage = sort_entries(keys, self.group, entries, records, now_ms, max_retries=policy.max_retries)
+            follow_ups = FollowUps(layouts[keys.topic], self.codec) if self.may_follow else None
+            triage = sort_entries(
+                *(keys, self.group, entries, records, now_ms), max_retries=policy.max_retries, follow_ups=follow_ups
+            )
             count_deliveries(triage.deliveries, now_ms)
             if triage.deliveries:
                 of_shards.setdefault(keys, []).extend(triage.deliveries)
@@ -234,13 +253,27 @@ class Core:
         return mark(keys, self.group, self.name, [entry], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
-        """Acks deliveries. Result: one outcome for each."""
-        outcomes = yield from self._settle(deliveries, self._ack)
+        """Acks deliveries, and sends what follows them. Result: one outcome for each."""
+        followed = _followed(deliveries)
+        if not followed:
+            outcomes = yield from self._settle(deliveries, self._ack)
+        else:
+            plain = [at for at in range(len(deliveries)) if at not in set(followed)]
+            of_plain = yield from self._settle([deliveries[at] for at in plain], self._ack)
+            of_followed = yield from self._settle([deliveries[at] for at in followed], self._follow)
+            found = dict(zip((*plain, *followed), (*of_plain, *of_followed), strict=True))
+            outcomes = [found[at] for at in range(len(deliveries))]
         count_acks(outcomes)
         return outcomes
 
     def _ack(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
         return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
+
+    def _follow(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+        followed = [
+            (d.entry, found.outgoing) for d in batch if d.follow_ups and (found := d.follow_ups.get(d.entry.entry))
+        ]
+        return consuming.follow(keys, self.group, followed, policy)
 
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: object, rejected: bool = False
@@ -339,3 +372,11 @@ class Core:
         for place, of_shard in by_shard.items():
             for at in range(0, len(of_shard), MAX_BATCH):
                 yield self._keys[place], of_shard[at : at + MAX_BATCH]
+
+
+def _followed(deliveries: Sequence[Delivery]) -> list[int]:
+    """The positions of deliveries that messages follow."""
+    # Mostly there are none: deliveries that were read together share a `FollowUps`, and the loops are in C.
+    if set(map(type, deliveries)) != {Delivery} or not any(set(map(_follow_ups_of, deliveries))):
+        return []
+    return [at for at, delivery in enumerate(deliveries) if delivery.follow_up]

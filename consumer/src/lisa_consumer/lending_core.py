@@ -61,6 +61,8 @@ _Found = tuple[int, ShardKeys, Lent]
 class LendingCore(Core):
     """The flows of a consumer that lends."""
 
+    may_follow = False
+
     def __init__(self, prefix: str, group: str, name: str | None = None, *, most_bytes: int | None = None) -> None:
         super().__init__(prefix, group, name)
         self._records.most_bytes = most_bytes

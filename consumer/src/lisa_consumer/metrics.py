@@ -44,11 +44,8 @@ def count_deliveries(deliveries: Sequence[Delivery], now_ms: int) -> None:
 def count_acks(outcomes: Sequence[AckOutcome]) -> None:
     """Counts what the server replied to acks."""
     if METRICS.on:
-        acked = outcomes.count(AckOutcome.ACKED)
-        METRICS.count("lisa_settled_total", "acked", by=acked)
-        if acked < len(outcomes):
-            METRICS.count("lisa_settled_total", "late", by=outcomes.count(AckOutcome.LATE))
-            METRICS.count("lisa_settled_total", "stale", by=outcomes.count(AckOutcome.STALE))
+        for outcome, count in Counter(outcomes).items():
+            METRICS.count("lisa_settled_total", outcome.value, by=count)
 
 
 def count_nacks(replies: Sequence[tuple[NackOutcome, int | None]]) -> None:

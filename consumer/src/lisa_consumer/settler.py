@@ -126,8 +126,9 @@ class Settler:
                 self._began_at = None
 
     async def _settle_batch(self, batch: list[HeldDelivery], *, again: bool) -> None:
-        if acks := [handled.delivery for handled in batch if handled.outcome is None]:
-            _log_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
+        if acks := [handled for handled in batch if handled.outcome is None]:
+            outcomes = await self._connection.run(self._core.ack([handled.delivery for handled in acks]))
+            acks = _judge_acks(acks, outcomes, again=again)
         if len(acks) < len(batch):
             await self._nack(batch, again=again)
             await self._postpone(batch)
@@ -213,13 +214,34 @@ class Settler:
         del self._apart[shard]
 
 
-def _log_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again: bool) -> None:
+_NOT_SENT = {
+    AckOutcome.OWED: "another group still owes the message, whose id it has",
+    AckOutcome.FULL: "the topic is full",
+    AckOutcome.RESHARDED: "the topic was resharded, and it has another id",
+}
+"""Why the message that follows a delivery could not be sent; nothing has changed."""
+
+
+def _judge_acks(handled: list[HeldDelivery], outcomes: list[AckOutcome], *, again: bool) -> list[HeldDelivery]:
+    """Logs acks that were not plain. Returns the deliveries that have ended; the others are to be nacked."""
     if outcomes.count(AckOutcome.ACKED) == len(outcomes):
-        return
-    for delivery, outcome in zip(deliveries, outcomes, strict=True):
-        if outcome is AckOutcome.STALE and not again:
-            text = "ack of %s was stale: its lease had run out, and a newer delivery exists"
-            logger.warning(text, delivery, extra=delivery_event("ack_stale", delivery))
-        elif outcome is AckOutcome.LATE:
-            text = "ack of %s was late: its lease had run out; its retry is withdrawn"
-            logger.warning(text, delivery, extra=delivery_event("ack_late", delivery))
+        return handled
+    ended = []
+    for each, outcome in zip(handled, outcomes, strict=True):
+        if outcome in _NOT_SENT:
+            each.outcome = Nack(each.delivery.entry, f"the message that follows was not sent: {_NOT_SENT[outcome]}")
+            continue
+        ended.append(each)
+        if outcome in _ODD_ACKS and not (outcome is AckOutcome.STALE and again):
+            logger.warning(
+                _ODD_ACKS[outcome], each.delivery, extra=delivery_event(f"ack_{outcome.value}", each.delivery)
+            )
+    return ended
+
+
+_ODD_ACKS = {
+    AckOutcome.STALE: "ack of %s was stale: its lease had run out, and a newer delivery exists",
+    AckOutcome.LATE: "ack of %s was late: its lease had run out; its retry is withdrawn",
+    AckOutcome.DUPLICATE: "acked %s, but did not send the message that follows: its id is known",
+    AckOutcome.CANCELLED: "acked %s, but did not send the message that follows: it was cancelled meanwhile",
+}

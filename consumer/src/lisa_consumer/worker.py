@@ -93,9 +93,9 @@ class Worker(DeclaresSchedules, Pausable):
         super().__init__()
         self.settings = settings_of(settings, url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
-        self._core = Core(self.settings.prefix, group, name)
+        self._core = Core(self.settings.prefix, group, name, codec=check_codec(codec))
         self._core.enable_marks()
-        self._routing = Routing(check_codec(codec), middleware)
+        self._routing = Routing(codec, middleware)
         self._on_start: list[Hook] = []
         self._on_stop: list[Hook] = []
         self._stopping = asyncio.Event()
@@ -121,7 +121,7 @@ class Worker(DeclaresSchedules, Pausable):
         if "redis_url" in names:
             self.url = settings.redis_url.get_secret_value()
         if "prefix" in names:
-            self._core = Core(settings.prefix, self._core.group, self.name)
+            self._core = Core(settings.prefix, self._core.group, self.name, codec=self._core.codec)
             self._core.enable_marks()
 
     @property

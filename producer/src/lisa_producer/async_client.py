@@ -9,6 +9,7 @@ from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.client.per_loop import PerLoop
+from lisa_common.model.message import IfExists
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
@@ -72,6 +73,7 @@ class AsyncProducer(AsyncClosing):
         priority: int | None = None,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
+        if_exists: IfExists | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
         """Sends one message; see `Producer.send`."""
@@ -88,6 +90,7 @@ class AsyncProducer(AsyncClosing):
             priority=priority,
             headers=headers,
             key=key,
+            if_exists=if_exists,
         )
         return await self._coalescer.run(topic, self._send(topic, message, confirm))
 

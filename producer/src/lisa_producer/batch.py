@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Replacement
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Each, Flow
@@ -167,8 +168,9 @@ class Sender:
                 if layout.former:
                     known = yield from find_in_former(layout, [batch[at] for at in left], self.confirm)
                     for at in left:
-                        if missing := known.get(batch[at].id):
-                            stored[at] = NotConfirmed(topic, [batch[at].id], *missing)
+                        if result := known.get(batch[at].id):
+                            due_ms, missing = result
+                            stored[at] = NotConfirmed(topic, [batch[at].id], *missing) if missing else due_ms
                     left = [at for at in left if batch[at].id not in known]
                 left = yield from self._send_to_all(layout, batch, left, stored, clock)
                 if left:
@@ -215,7 +217,12 @@ class Sender:
     def _parts(self, layout: Layout, batch: Sequence[Outgoing], left: _Places) -> Iterator[tuple[ShardKeys, _Places]]:
         """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
         shards = by_home(layout.shards, left, lambda at: batch[at].id)
-        return ((keys, part) for keys, places in shards.items() for part in self._cut(batch, places))
+        return (
+            (keys, part)
+            for keys, places in shards.items()
+            for alike in _alike(batch, places)
+            for part in self._cut(batch, alike)
+        )
 
     def _cut(self, batch: Sequence[Outgoing], places: _Places) -> Iterator[_Places]:
         """Cuts places so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
@@ -239,6 +246,15 @@ def _pick(batch: Sequence[Outgoing], places: _Places) -> Sequence[Outgoing]:
     if isinstance(places, range):
         return batch[places.start : places.stop]
     return [batch[at] for at in places]
+
+
+def _alike(batch: Sequence[Outgoing], places: _Places) -> Sequence[_Places]:
+    """Parts the messages that replace others from the rest: no call has both."""
+    if Replacement not in map(type, _pick(batch, places)):
+        return (places,)
+    plain = [at for at in places if type(batch[at]) is not Replacement]
+    replacing = [at for at in places if type(batch[at]) is Replacement]
+    return (plain, replacing) if plain else (replacing,)
 
 
 def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> None:

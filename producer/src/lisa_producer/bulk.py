@@ -65,6 +65,7 @@ class BulkSender(Generic[K]):
         def take(results: BatchResults) -> None:
             outcomes = results.outcomes()
             self.report.sent += outcomes[SendOutcome.SENT]
+            self.report.replaced += outcomes[SendOutcome.REPLACED]
             self.report.duplicates += outcomes[SendOutcome.DUPLICATE]
             if self.on_result or outcomes[SendOutcome.FAILED]:
                 for result in results:

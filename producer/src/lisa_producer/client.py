@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
+from lisa_common.model.message import IfExists
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
@@ -82,6 +83,7 @@ class Producer(Closing):
         priority: int | None = None,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
+        if_exists: IfExists | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
         """Sends one message; see `Message` for the options.
@@ -101,6 +103,7 @@ class Producer(Closing):
             priority=priority,
             headers=headers,
             key=key,
+            if_exists=if_exists,
         )
         return self._coalescer.run(topic, self._send(topic, message, confirm))
 

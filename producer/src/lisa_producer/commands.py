@@ -77,6 +77,9 @@ def send(
     ] = None,
     at: Annotated[str | None, _option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
     id: Annotated[str | None, _option("Send only if no message has this id.", "ID")] = None,
+    if_exists: Annotated[
+        str | None, _option("replace: replace a message of this id that still waits or is to be retried.", "WHAT")
+    ] = None,
     ttl: Annotated[str | None, _option("Deliver at most this long after the due time.", "TIME")] = None,
     max_retries: Annotated[int | None, _option("Most retries after the first delivery.", "NUMBER")] = None,
     priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
@@ -97,6 +100,7 @@ def send(
         "ttl": _read(read_duration, "ttl", ttl),
         "headers": dict(map(read_header, header or ())),
         "key": key,
+        "if_exists": if_exists,
     }
     confirmation = _confirmation(confirm)
     content = _content(body)
@@ -154,7 +158,7 @@ def _print_result(topic: str, result: SendResult, *, json: bool) -> None:
         say(f"duplicate {result.id}; nothing was sent")
     else:
         due = f", due {shown_moment(result.due_ms)}" if result.due_ms else ""
-        say(f"sent {result.id}{due}")
+        say(f"{result.outcome} {result.id}{due}")
 
 
 def _read(read: Callable[[str, str], T], name: str, text: str | None) -> T | None:
@@ -211,9 +215,12 @@ def _report_line(number: int, error: LisaError) -> None:
 def _print_report(report: SendReport, stopped: LisaError | None, *, json: bool) -> None:
     if json:
         counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
+        if report.replaced:
+            counts["replaced"] = report.replaced
         print_json(counts | {"stopped": str(stopped) if stopped else None})
     else:
-        say(f"sent {report.sent}, duplicates {report.duplicates}, failed {report.failed}")
+        replaced = f", replaced {report.replaced}" if report.replaced else ""
+        say(f"sent {report.sent}, duplicates {report.duplicates}, failed {report.failed}{replaced}")
     if stopped:
         say(f"lisa-producer: stopped before the end: {shown(str(stopped))}", error=True)
         raise typer.Exit(EXIT_NOT_DONE)

@@ -4,7 +4,8 @@
  "headers": {"source": "shop"}, "key": "customer-7"}
 
 Only `body` is required, and `topic` unless the command names one. `at` replaces `delay`: a time in ISO 8601 with its
-zone, or ms since 1970. Durations are seconds, or text such as "15m". No name may occur twice in an object.
+zone, or ms since 1970. `"if_exists": "replace"` replaces a message of that id which still waits. Durations are seconds,
+or text such as "15m". No name may occur twice in an object.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -116,4 +117,5 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "priority": _as_is,
     "headers": _as_is,
     "key": _as_is,
+    "if_exists": _as_is,
 }

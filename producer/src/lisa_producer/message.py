@@ -1,27 +1,10 @@
-"""Messages as callers write them."""
+"""What a caller says of a send: the message, and the confirmation to wait for."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
 
-from lisa_common.bodies import Codec, coded
 from lisa_common.errors import InvalidInput
-from lisa_common.model.key import with_key
-from lisa_common.model.localtime import local_ms
-from lisa_common.model.policy import MAX_PRIORITY, Policy
-from lisa_common.model.record import pack_content
-from lisa_common.protocol.producing import Outgoing
-from lisa_common.validation import (
-    MAX_RETRIES,
-    Duration,
-    body_bytes,
-    check_int,
-    check_new_id,
-    duration_ms,
-    headers_json,
-    moment_ms,
-)
+from lisa_common.model.message import Message, check_message, due_argument, new_due, with_codec
+from lisa_common.validation import Duration, check_int, duration_ms
 
 __all__ = [
     "CONFIRM_S",
@@ -30,6 +13,7 @@ __all__ = [
     "check_confirm",
     "check_message",
     "due_argument",
+    "new_due",
     "with_codec",
 ]
 
@@ -62,114 +46,3 @@ def check_confirm(value: object) -> Confirm | None:
     if value is not None and not isinstance(value, Confirm):
         raise InvalidInput("confirm", value, "a Confirm, as in Confirm(replicas=1)")
     return value
-
-
-@dataclass(slots=True, kw_only=True)
-class Message:
-    """A message to send.
-
-    body         bytes, text, or any JSON value; also a pydantic model, a dataclass, UUID, Decimal, datetime
-    delay        seconds or timedelta from now, by the server's clock; excludes `at`
-    at           an aware datetime; a past one is due now
-    at_local     a datetime without a zone, or its ISO text, with its zone in `tz`; excludes `delay` and `at`
-    tz           an IANA zone, as in Europe/Berlin: where clocks jump over `at_local`, it stands for the end of the gap,
-                 and for the first of two where they show it twice
-    id           chosen by the caller: sent at most once while alive and in the topic's dedup window
-    ttl          seconds or timedelta after the due time in which it may be delivered; at most the topic's ttl
-    max_retries  most retries after the first delivery; the topic's by default
-    priority     0 to 255, highest first among messages due in the same millisecond; the topic's by default
-    headers      text to text
-    key          what the message is about, such as a customer: the topic's `max_in_flight_per_key` limits how many of a
-                 key are in flight; with 1, they are handled in the order of their due times
-    """
-
-    body: Any
-    delay: Duration | None = None
-    at: datetime | None = None
-    at_local: datetime | str | None = None
-    tz: str | None = None
-    id: str | None = None
-    ttl: Duration | None = None
-    max_retries: int | None = None
-    priority: int | None = None
-    headers: Mapping[str, str] | None = None
-    key: str | None = None
-
-    def outgoing(self, policy: Policy, generated_id: str, context: Mapping[str, str] | None = None) -> Outgoing:
-        """Checks the message against the topic's policy; raises InvalidInput.
-
-        The headers of `context` are added unless the message has one of them, or no room for them.
-        """
-        if type(self.body) is Message:
-            raise InvalidInput("body", self.body, "a body; send_many takes a Message with its options")
-        ttl_ms = policy.ttl_ms
-        if self.ttl is not None:
-            own_ms = duration_ms("ttl", self.ttl, low_ms=1)
-            ttl_ms = own_ms if ttl_ms is None else min(own_ms, ttl_ms)
-        retries = self.max_retries
-        if retries is not None:
-            retries = check_int("max_retries", retries, 0, MAX_RETRIES)
-        priority = policy.priority
-        if self.priority is not None:
-            priority = check_int("priority", self.priority, 0, MAX_PRIORITY)
-        headers = with_key(self.headers, self.key) if self.headers or self.key is not None else None
-        content = pack_content(
-            body_bytes(self.body, policy.max_body_bytes),
-            ttl_ms=ttl_ms,
-            max_retries=retries,
-            priority=priority,
-            headers=_headers_json(headers, context) if context else headers_json(headers),
-        )
-        id = generated_id if self.id is None else check_new_id(self.id)
-        due = due_argument(self.delay, self.at, self.at_local, self.tz)
-        return tuple.__new__(Outgoing, (id, due, content))
-
-
-def new_due(delay: Duration | None, at: datetime | None) -> str:
-    """As `due_argument`, for a message that has a due time: one of the two must be given."""
-    if delay is None and at is None:
-        raise InvalidInput("delay", delay, "set, 0 for now, unless at is")
-    return due_argument(delay, at)
-
-
-def _headers_json(headers: Mapping[str, str] | None, context: Mapping[str, str]) -> bytes:
-    own = headers_json(headers)
-    if not context.keys().isdisjoint(headers or {}):
-        return own
-    try:
-        return headers_json({**(headers or {}), **context})
-    except InvalidInput:
-        return own
-
-
-def check_message(value: object) -> Message:
-    """A message; raises InvalidInput for anything else."""
-    if not isinstance(value, Message):
-        raise InvalidInput("message", value, "a Message, as in Message(body=...)")
-    return value
-
-
-def with_codec(message: Message, codec: Codec | None) -> Message:
-    """A message whose body its codec will encode; any other value stays as it is."""
-    if codec is None or not isinstance(message, Message):
-        return message
-    return replace(message, body=coded(message.body, codec))
-
-
-def due_argument(
-    delay: Duration | None, at: datetime | None, at_local: datetime | str | None = None, tz: str | None = None
-) -> str:
-    """The due time for scripts: "+ms" from now, or ms since the epoch; now by default. Raises InvalidInput."""
-    if at_local is not None:
-        if delay is not None or at is not None:
-            name, value = ("at", at) if at is not None else ("delay", delay)
-            raise InvalidInput(name, value, "omitted when at_local is given")
-        moment = datetime.fromtimestamp(local_ms("at_local", at_local, tz) / 1000, UTC)
-        return str(moment_ms("at_local", moment))
-    if tz is not None:
-        raise InvalidInput("tz", tz, "omitted when at_local is not given")
-    if at is None:
-        return f"+{duration_ms('delay', 0 if delay is None else delay)}"
-    if delay is not None:
-        raise InvalidInput("delay", delay, "omitted when at is given")
-    return str(moment_ms("at", at))

@@ -27,6 +27,8 @@ class SendOutcome(StrEnum):
     """The outcome of sending one message."""
 
     SENT = "sent"
+    REPLACED = "replaced"
+    """With `if_exists="replace"`: it was sent in place of the message that had its id."""
     DUPLICATE = "duplicate"
     """The id is alive, or was finished within the dedup window. Nothing was written; the first message stands."""
     FAILED = "failed"
@@ -49,15 +51,18 @@ class SendResult(NamedTuple):
 
 
 Stored = int | LisaError
-"""What became of a message: its due time in ms, 0 where its id was known, or the error."""
+"""What became of a message: its due time in ms, negative where it replaced another, 0 where its id was known, or the
+error."""
 
 
 def result_of(position: int, id: str | None, stored: Stored) -> SendResult:
     """The result of one message."""
     if isinstance(stored, LisaError):
         return SendResult(position, id, SendOutcome.FAILED, error=stored)
-    if stored:
+    if stored > 0:
         return tuple.__new__(SendResult, (position, id, SendOutcome.SENT, stored, None))
+    if stored:
+        return SendResult(position, id, SendOutcome.REPLACED, -stored)
     # A generated id can be known only from an earlier try of the same send, whose reply was lost.
     outcome = SendOutcome.SENT if id and id.endswith(GENERATED_SUFFIX) else SendOutcome.DUPLICATE
     return SendResult(position, id, outcome)
@@ -76,7 +81,7 @@ class BatchResults(Sequence[SendResult]):
         self._first = first
         self._ids = ids
         self._stored = stored
-        self._all_sent = set(map(type, stored)) <= {int} and 0 not in stored
+        self._all_sent = set(map(type, stored)) <= {int} and min(stored, default=1) > 0  # type: ignore[type-var, operator]
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -153,6 +158,7 @@ class SendReport:
     sent: int = 0
     duplicates: int = 0
     failed: int = 0
+    replaced: int = 0
     first_error: LisaError | None = None
     results: SendResults = field(default_factory=SendResults)
 
@@ -176,6 +182,7 @@ class SendReport:
         """Adds the results of a batch to the counts."""
         outcomes = results.outcomes()
         self.sent += outcomes[SendOutcome.SENT]
+        self.replaced += outcomes[SendOutcome.REPLACED]
         self.duplicates += outcomes[SendOutcome.DUPLICATE]
         self.failed += outcomes[SendOutcome.FAILED]
         if outcomes[SendOutcome.FAILED] and self.first_error is None:
@@ -187,6 +194,8 @@ class SendReport:
             self.sent += 1
         elif result.outcome is SendOutcome.DUPLICATE:
             self.duplicates += 1
+        elif result.outcome is SendOutcome.REPLACED:
+            self.replaced += 1
         else:
             self.failed += 1
             self.first_error = self.first_error or result.error
@@ -202,7 +211,7 @@ class PartialSend(LisaError):
         self.topic = topic
         self.report = report
         self.source_error = source_error
-        taken = report.sent + report.duplicates + report.failed
+        taken = report.sent + report.replaced + report.duplicates + report.failed
         parts = []
         if report.failed or source_error is None:
             # Not all were not sent: one may lack its confirmation, or its outcome may be unknown.

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import LisaError, Resharded
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Replacement
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.protocol import producing
@@ -29,8 +30,9 @@ def store(
 ) -> tuple[Call[Any], ...]:
     """The calls that store messages in one shard; the first raises Resharded where the shard is closed.
 
-    Results: their due times in ms, 0 for duplicates; and with `confirm` the missing confirmation, or None. The first
-    raises QueueFull where the shard has no room for all.
+    The messages are all replacements, or none is. Results: their due times in ms, negative where they replaced others,
+    0 for duplicates; and with `confirm` the missing confirmation, or None. The first raises QueueFull where the shard
+    has no room for all.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
     # On one connection, as WAIT covers the writes of its own connection.
@@ -55,16 +57,30 @@ def store_apart(
 
 def find_in_former(
     layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None
-) -> Flow[dict[str, Missing | None]]:
-    """Ids that former shards know, each with its missing confirmation. Closes these shards for new messages."""
+) -> Flow[dict[str, tuple[int, Missing | None]]]:
+    """Ids that former shards know, each with the result of `store` there. Closes these shards for new messages."""
     asked = [m for m in batch if m.is_repeated or not m.generated]
-    known: dict[str, Missing | None] = {}
+    known: dict[str, tuple[int, Missing | None]] = {}
     for shards in layout.former.values():
         for keys, part in by_home(shards, asked, lambda m: m.id).items():
             call = producing.close_shard(keys, [m.id for m in part], dues=[m.due for m in part])
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
-            known.update((m.id, missing) for m, is_known in zip(part, answers, strict=True) if is_known)
+            for message in (m for m, is_known in zip(part, answers, strict=True) if is_known):
+                known[message.id] = 0, missing
+                if isinstance(message, Replacement):
+                    yield from _replace_in_former(keys, message, confirm, known)
     return known
+
+
+def _replace_in_former(
+    keys: ShardKeys, message: Outgoing, confirm: Confirm | None, known: dict[str, tuple[int, Missing | None]]
+) -> Flow[None]:
+    """Replaces a message in the shard that holds it, and notes the result; forgets the id if it has become free."""
+    try:
+        dues, *confirmed = yield store(keys, [message], confirm, repeatable=True)
+        known[message.id] = dues[0], confirmed[0] if confirmed else None
+    except Resharded:
+        del known[message.id]
 
 
 def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:

@@ -28,8 +28,8 @@ __all__ = ["send"]
 _Results = list[SendResult | LisaError | None]
 """One for each message; None where its shard is closed."""
 
-_Key = tuple[int, Confirm | None, bool]
-"""What messages of one call have in common: shard, confirmation, whether repeatable."""
+_Key = tuple[int, Confirm | None, bool, type[Outgoing]]
+"""What messages of one call have in common: shard, confirmation, whether repeatable, whether they replace others."""
 
 _ANY_SIZE = DEFAULT_POLICY.model_copy(update={"max_body_bytes": sys.maxsize})
 
@@ -88,7 +88,7 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
     # Messages that may not be sent twice get calls of their own, so that the others can be retried.
     repeatable = is_repeatable((outgoing,), layout.policy, settings)
     # By identity, which costs less than a hash of the keys: they live as long as the queue.
-    key = (id(keys), confirm, repeatable)
+    key = (id(keys), confirm, repeatable, type(outgoing))
     if layout.former:
         make = partial(_send_unless_known, layout, keys, key)
     else:
@@ -97,17 +97,12 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
 
 
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:
-    """As `_send_part`, without messages that former shards know."""
-    _, confirm, repeatable = key
+    """As `_send_part`, without messages that former shards know or have replaced."""
+    _, confirm, repeatable, _ = key
     known = yield from find_in_former(layout, batch, confirm)
     new = [m for m in batch if m.id not in known]
     sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
-    return [_known(layout.topic, m, known[m.id]) if m.id in known else next(sent) for m in batch]
-
-
-def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResult | LisaError:
-    """The result of a message that a former shard knows."""
-    return NotConfirmed(topic, [outgoing.id], *missing) if missing else result_of(0, outgoing.id, 0)
+    return [_result(layout.topic, m, known[m.id]) if m.id in known else next(sent) for m in batch]
 
 
 def _send_part(
@@ -126,17 +121,17 @@ def _send_part(
             raise
         # Nothing was stored. The messages are of several callers: there may be room for some.
         stored = yield from store_apart(keys, messages, confirm, repeatable=repeatable)
-        return [_result(keys, m, each) for m, each in zip(messages, stored, strict=True)]
+        return [_result(keys.topic, m, each) for m, each in zip(messages, stored, strict=True)]
     missing = confirmed[0] if confirmed else None
-    return [_result(keys, m, (due_ms, missing)) for m, due_ms in zip(messages, dues, strict=True)]
+    return [_result(keys.topic, m, (due_ms, missing)) for m, due_ms in zip(messages, dues, strict=True)]
 
 
 def _result(
-    keys: ShardKeys, message: Outgoing, stored: tuple[int, Missing | None] | LisaError
+    topic: str, message: Outgoing, stored: tuple[int, Missing | None] | LisaError
 ) -> SendResult | LisaError | None:
     if isinstance(stored, Resharded):
         return None
     if isinstance(stored, LisaError):
         return stored
     due_ms, missing = stored
-    return NotConfirmed(keys.topic, [message.id], *missing) if missing else result_of(0, message.id, due_ms)
+    return NotConfirmed(topic, [message.id], *missing) if missing else result_of(0, message.id, due_ms)

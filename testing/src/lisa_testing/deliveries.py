@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.policy import DEFAULT_POLICY
+from lisa_common.model.sharding import Layout
 from lisa_common.validation import body_bytes, check_id, check_int, check_name, headers_json
 
 __all__ = ["make_delivery"]
@@ -29,7 +31,8 @@ def make_delivery(
 ) -> Delivery:
     """A delivery as a handler gets it. `body` is stored as a producer stores it; `value` is the decoded body.
 
-    Times default to now, in ms. Raises InvalidInput for a message that could not be sent.
+    What a handler passes to `then` is in its `follow_up`. Times default to now, in ms. Raises InvalidInput for a
+    message that could not be sent.
     """
     headers_json(headers)
     due_ms = int(time.time() * 1000) if due_ms is None else due_ms
@@ -45,4 +48,5 @@ def make_delivery(
         entry=Entry(f"{due_ms}-0", id, due_ms, attempt, alone=alone),
         max_retries=max_retries,
         value=value,
+        follow_ups=FollowUps(Layout("lisa", topic)),
     )

@@ -14,11 +14,12 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.record import VERSION, unpack_record
 from lisa_common.protocol.call import Call
+from lisa_common.protocol.producing import SENDS
 
 __all__ = ["Sent", "same_body", "watch"]
 
 _STAMP = bytes((VERSION, *bytes(12)))
-"""What `send.lua` writes before the content of a message."""
+"""What the scripts write before the content of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +107,16 @@ def _check(url: str, wanted: str, calls: Sequence[Call[Any]], prefix: str) -> No
 def _report(calls: Sequence[Call[Any]], results: Sequence[Any], on_sent: Callable[[Sent], None]) -> None:
     for call, dues in zip(calls, results, strict=True):
         script = call.script
-        if script is None or script.name != "send" or isinstance(dues, LisaError):
+        if script is None or script.name not in SENDS or isinstance(dues, LisaError):
             continue
         first = 3 + len(script.keys)
         values = dict(zip(script.args, call.args[first:], strict=False))
         topic = str(values["topic"]).partition("/")[0]
         rows = call.args[first + len(script.args) :]
         for row, due_ms in zip(zip(*[iter(rows)] * len(script.row), strict=True), dues, strict=True):
-            # A due time of 0 is a duplicate.
+            # A due time of 0 is a duplicate, a negative one that of a replacement.
             if due_ms:
-                on_sent(_sent(topic, due_ms, dict(zip(script.row, row, strict=True))))
+                on_sent(_sent(topic, abs(due_ms), dict(zip(script.row, row, strict=True))))
 
 
 def _sent(topic: str, due_ms: int, row: dict[str, Any]) -> Sent:

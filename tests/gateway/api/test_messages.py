@@ -33,6 +33,23 @@ def test_a_message_is_sent_once_and_found(http: httpx.Client, topic: str) -> Non
     assert (found["body"], found["headers"], found["max_retries"]) == ('{"order":7}', {"source": "shop"}, 3)
 
 
+def test_a_message_may_be_replaced(http: httpx.Client, topic: str) -> None:
+    """In JSON, in a batch, and as an option in the query; only with an id, and while it waits."""
+    path = f"/v1/topics/{topic}/messages"
+    given = {"id": "a", "body": "1", "delay": "15m", "if_exists": "replace"}
+    sent = [http.post(path, json=given | {"body": body}) for body in ("1", "2")]
+    assert [(each.status_code, each.json()["outcome"]) for each in sent] == [(201, "sent"), (200, "replaced")]
+    put = http.put(f"{path}/a", content=b"3", params={"delay": "30m", "if_exists": "replace"})
+    assert (put.status_code, put.json()["outcome"]) == (200, "replaced")
+    assert http.get(f"{path}/a").json()["due_ms"] == put.json()["due_ms"]
+    batch = http.post(
+        f"/v1/topics/{topic}/batch", json={"messages": [given, {"body": "x", "if_exists": "replace"}]}
+    ).json()
+    assert (batch["replaced"], batch["failed"]) == (1, 1)
+    assert batch["results"][1]["problem"]["field"] == "if_exists"
+    assert _problem(http.post(path, json=given | {"if_exists": "keep"}), 400, "invalid-input")["field"] == "if_exists"
+
+
 def test_a_message_has_a_key(http: httpx.Client, topic: str) -> None:
     """In JSON or as an option in the query; it is found and delivered with it, and refused where it is none."""
     assert http.post(f"/v1/topics/{topic}/messages", json={"id": "a", "body": "x", "key": "k"}).status_code == 201

@@ -9,8 +9,8 @@ import redis.exceptions as redis_errors
 
 from lisa_common.client.translation import first_line, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
+from lisa_common.model.message import RepeatedDue
 from lisa_common.protocol.call import Call, command, units
-from lisa_common.protocol.producing import RepeatedDue
 from lisa_common.protocol.scripts import Arg
 
 __all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "merge_waits", "pack", "read_reply", "script_loads"]

@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
+from lisa_common.errors import InvalidInput
 from lisa_common.model.death import Death, read_deaths
+from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.key import key_of
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Message
 from lisa_common.model.record import HEAD_BYTES, VERSION, Record, unpack_head
+from lisa_common.validation import Duration
 
 __all__ = ["Delivery", "Entry", "delivery_of", "entries_of", "entry_of", "entry_place", "plain_deliveries"]
 
@@ -65,6 +70,8 @@ class Delivery(NamedTuple, Generic[T_co]):
     """Most retries: the message's limit, else the topic's. None if the delivery was not read."""
     value: T_co = None  # type: ignore[assignment]
     """The body as the type that the handler or the consumer asked for by `body`; None if they did not."""
+    follow_ups: FollowUps | None = None
+    """Where `then` puts what follows; None if the delivery was not read by a consumer that acks it."""
 
     @property
     def is_last_attempt(self) -> bool:
@@ -91,6 +98,51 @@ class Delivery(NamedTuple, Generic[T_co]):
         """Identifies the delivery among those of one consumer."""
         return self.topic, self.shard, self.entry.entry
 
+    @property
+    def follow_up(self) -> Message | None:
+        """The message that `then` was called with; None without one."""
+        found = self.follow_ups.get(self.entry.entry) if self.follow_ups else None
+        return found.message if found else None
+
+    def then(
+        self,
+        body: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        at_local: datetime | str | None = None,
+        tz: str | None = None,
+        id: str | None = None,
+        ttl: Duration | None = None,
+        max_retries: int | None = None,
+        priority: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Sends a message to the same topic when this delivery is acked, in the same step; see `Message`.
+
+        Nothing is sent if the delivery is nacked, rejected or given back, or if its lease runs out. The message has the
+        id of this one, unless `id` names another, which a topic of several shards does not allow. Call it before the
+        ack; a second call replaces what the first has set. Nothing is inherited: pass `key=delivery.key` to keep the
+        key. `AckOutcome` says when the message is not sent. Raises InvalidInput.
+        """
+        if self.follow_ups is None:
+            raise InvalidInput("delivery", self, "one that a worker or a consumer has read, and acks")
+        message = Message(
+            body=body,
+            delay=delay,
+            at=at,
+            at_local=at_local,
+            tz=tz,
+            id=None if id == self.id else id,
+            ttl=ttl,
+            max_retries=max_retries,
+            priority=priority,
+            headers=headers,
+            key=key,
+        )
+        self.follow_ups.set(self.entry.entry, self.id, message)
+
     def __repr__(self) -> str:
         # Logs must not contain bodies and headers.
         return (
@@ -107,14 +159,22 @@ class Delivery(NamedTuple, Generic[T_co]):
         return self.body.decode()
 
 
-def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record, max_retries: int | None = None) -> Delivery:
+def delivery_of(
+    keys: ShardKeys,
+    group: str,
+    entry: Entry,
+    record: Record,
+    max_retries: int | None = None,
+    *,
+    follow_ups: FollowUps | None = None,
+) -> Delivery:
     """The delivery of an entry and its record; `max_retries` are those of the topic."""
     sent_ms, due_ms, body, ttl_ms, own_retries, _, headers = record
     due_ms = entry.at_ms or due_ms
     if own_retries is not None:
         max_retries = own_retries
     of_message = entry.id or "", body, headers, entry.attempt, due_ms, sent_ms
-    return _new(Delivery, (keys.topic, group, *of_message, entry, keys.shard, ttl_ms, max_retries, None))
+    return _new(Delivery, (keys.topic, group, *of_message, entry, keys.shard, ttl_ms, max_retries, None, follow_ups))
 
 
 _NO_HEAD = bytes(HEAD_BYTES)
@@ -127,6 +187,8 @@ def plain_deliveries(
     entries: Sequence[Entry],
     records: Sequence[bytes | None],
     max_retries: int | None = None,
+    *,
+    follow_ups: FollowUps | None = None,
 ) -> list[Delivery | None]:
     """The deliveries of entries and the bytes of their records, as far as these are plain: without limits and headers.
 
@@ -153,7 +215,10 @@ def plain_deliveries(
                         head, is_plain = data[:HEAD_BYTES], True
             if is_plain and due_ms == entry_due_ms:
                 body, at = data[HEAD_BYTES:], at_ms or due_ms
-                row: Any = (topic, group, id, body, {}, attempt, at, sent_ms, entry, shard, None, max_retries, None)
+                row: Any = (
+                    *(topic, group, id, body, {}, attempt, at, sent_ms),
+                    *(entry, shard, None, max_retries, None, follow_ups),
+                )
                 deliveries.append(_new(Delivery, row))
                 continue
         deliveries.append(None)

@@ -184,7 +184,7 @@ METRICS: Final = (
     # What a producer did.
     Metric(
         *("lisa_sent_total", Kind.COUNTER, _PRODUCER, ("topic", "outcome")),
-        "Messages of sends that ended, by outcome: sent, duplicate or failed.",
+        "Messages of sends that ended, by outcome: sent, replaced, duplicate or failed.",
     ),
     Metric(
         *("lisa_send_seconds", Kind.HISTOGRAM, _PRODUCER, ()),
@@ -203,7 +203,8 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_settled_total", Kind.COUNTER, _CONSUMER, ("outcome",)),
-        "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone.",
+        "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone; of those that a "
+        "message follows also duplicate, cancelled, owed, full or resharded.",
         values=("acked", "late", "stale", "retry", "garbage", "released"),
     ),
     Metric(

@@ -1,4 +1,4 @@
-"""Calls of the consumer: join, attend, read, list_pending, ack, nack, release, shut_door, extend, skip, deregister."""
+"""Calls of the consumer: join, attend, read, ack, follow, nack, release, extend, skip, deregister and the like."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 from lisa_common.model.delivery import Entry, entries_of
 from lisa_common.model.failure import with_trace
 from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
 from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
@@ -25,6 +26,7 @@ __all__ = [
     "attend",
     "deregister",
     "extend",
+    "follow",
     "join",
     "join_beside",
     "list_pending",
@@ -172,6 +174,25 @@ def ack(
         *(call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)),
         split=_outcomes,
     )
+
+
+def follow(
+    keys: ShardKeys, group: str, followed: Sequence[tuple[Entry, Outgoing]], policy: Policy, *, now_ms: Arg = ""
+) -> Call[list[AckOutcome]]:
+    """Acks deliveries, each together with the message that follows it. Result: one outcome for each."""
+    call = script(
+        "follow",
+        keys,
+        [(entry.entry, entry.id or "", entry.due_ms, *message) for entry, message in followed],
+        decode=lambda reply: [AckOutcome(outcome.decode()) for outcome in rows(reply)],
+        repeatable=False,
+        now_ms=now_ms,
+        own_group=group,
+        window_ms=policy.dedup_window_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+    )
+    return in_parts(call, len(followed), lambda done: follow(keys, group, followed[done:], policy, now_ms=now_ms))
 
 
 def _outcomes(reply: Any) -> tuple[int, list[AckOutcome]]:

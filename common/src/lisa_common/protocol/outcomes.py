@@ -19,6 +19,16 @@ class AckOutcome(StrEnum):
     """The lease had run out, but no newer delivery had begun: the retry is withdrawn, and the message is done."""
     STALE = "stale"
     """A newer delivery exists, or the message is done or gone. Nothing changed."""
+    DUPLICATE = "duplicate"
+    """Acked, but the id of the message that follows is known: that message stands, and nothing was sent."""
+    CANCELLED = "cancelled"
+    """Acked, but the message was cancelled meanwhile: nothing follows it."""
+    OWED = "owed"
+    """Another group still owes the message, whose id the next one was to have. Nothing changed."""
+    FULL = "full"
+    """The topic has no room for the message that follows. Nothing changed."""
+    RESHARDED = "resharded"
+    """The topic was resharded, and the message that follows has another id. Nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)

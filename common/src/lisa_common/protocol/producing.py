@@ -1,21 +1,20 @@
 """Calls of the producer: send, cancel, reschedule, find."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
+from lisa_common.model.message import Outgoing, RepeatedDue, Replacement
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import number, numbers, rows
 from lisa_common.protocol.scripts import Arg, load
-from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = [
     "CancelOutcome",
@@ -33,52 +32,24 @@ __all__ = [
 ]
 
 
-class Outgoing(NamedTuple):
-    """A checked message, as a row of the send script: `due` is "+ms" from now or an absolute time in ms."""
-
-    id: str
-    due: str
-    content: bytes
-
-    @property
-    def generated(self) -> bool:
-        """Whether Lisa made the id."""
-        return self.id.endswith(GENERATED_SUFFIX)
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether an earlier try of the send may have stored it."""
-        return isinstance(self.due, RepeatedDue)
-
-
-class RepeatedDue(str):
-    """A due time in a send that is repeated. When it is packed for the wire, it says how long the send was tried."""
-
-    __slots__ = ("_began",)
-    _began: float
-
-    def __new__(cls, due: str, began: float) -> Self:
-        """`began` is a moment of the monotonic clock."""
-        new = super().__new__(cls, due)
-        new._began = began
-        return new
-
-    def __str__(self) -> str:
-        return f"~{(time.monotonic() - self._began) * 1000:.3f} {super().__str__()}"
+SENDS = ("send", "replace")
+"""The scripts that store messages for producers."""
 
 
 def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
-    """Stores and schedules messages. Result: for each its due time in ms, 0 for a duplicate.
+    """Stores and schedules messages; either all of them are replacements, or none.
 
-    Raises Resharded if the shard is closed.
+    Result: for each its due time in ms, negative where it replaced another message, 0 for a duplicate. Raises Resharded
+    if the shard is closed.
     """
-    loaded = load("send")
+    name = "replace" if messages and type(messages[0]) is Replacement else "send"
+    loaded = load(name)
     # All calls of a shard that go by the server's clock begin alike.
-    head = keys.heads.get("send") if now_ms == "" else None
+    head = keys.heads.get(name) if now_ms == "" else None
     if head is None:
         head = loaded.head(keys, now_ms=now_ms, channel=wake_channel(keys.prefix), topic=keys.tag)
         if now_ms == "":
-            keys.heads["send"] = head
+            keys.heads[name] = head
     if len(messages) == 1:
         return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable)
     items: Sequence[Sequence[Arg]] = messages
@@ -88,9 +59,9 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
 def send_again(call: Call[Any], began: float) -> Call[Any]:
     """The call that repeats one whose reply was lost, and whose first try began at that moment; most stay as they are.
 
-    If a send stored a message, and that was cancelled, purged or rescheduled since, the message is a duplicate.
+    If its message was cancelled, purged, rescheduled or replaced since, the repeat changes nothing.
     """
-    if call.script is None or call.script.name != "send":
+    if call.script is None or call.script.name not in SENDS:
         return call
     # After EVALSHA, the hash, the number of keys and the keys.
     first = 3 + int(call.args[2]) + len(call.script.args)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lisa_common.model.delivery import Delivery, Entry, delivery_of, plain_deliveries
+from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.consuming import Nack
@@ -28,12 +29,13 @@ def sort_entries(
     now_ms: int,
     *,
     max_retries: int | None = None,
+    follow_ups: FollowUps | None = None,
 ) -> Sorted:
     """Sorts entries that a group read, by their records; `now_ms` is the server's time of the fetch.
 
-    `max_retries` are those of the topic.
+    `max_retries` are those of the topic; `follow_ups` is for what follows the deliveries.
     """
-    plain = plain_deliveries(keys, group, entries, records, max_retries)
+    plain = plain_deliveries(keys, group, entries, records, max_retries, follow_ups=follow_ups)
     if all(plain):
         return Sorted(plain)  # type: ignore[arg-type] # there is no None in it, and a cast would be a call
     result = Sorted()
@@ -58,5 +60,5 @@ def sort_entries(
         elif record.ttl_ms is not None and record.due_ms + record.ttl_ms <= now_ms:
             result.skip.append(entry)
         else:
-            result.deliveries.append(delivery_of(keys, group, entry, record, max_retries))
+            result.deliveries.append(delivery_of(keys, group, entry, record, max_retries, follow_ups=follow_ups))
     return result

@@ -54,7 +54,7 @@ class Sent(TypedDict):
     """The outcome of one message."""
 
     id: str
-    outcome: Literal["sent", "duplicate"]
+    outcome: Literal["sent", "replaced", "duplicate"]
     due_ms: Ms | None
 
 
@@ -62,7 +62,7 @@ class BatchItem(TypedDict):
     """The outcome of one message of a batch."""
 
     id: str | None
-    outcome: Literal["sent", "duplicate", "failed"]
+    outcome: Literal["sent", "replaced", "duplicate", "failed"]
     due_ms: Ms | None
     problem: NotRequired[dict[str, Any]]
 
@@ -71,6 +71,7 @@ class BatchResult(TypedDict):
     """The outcomes of a batch, in its order."""
 
     sent: int
+    replaced: int
     duplicates: int
     failed: int
     results: list[BatchItem]
@@ -87,6 +88,7 @@ class StreamResult(TypedDict):
     """The outcomes of a stream, and the first hundred lines that were not sent."""
 
     sent: int
+    replaced: int
     duplicates: int
     failed: int
     problems: list[LineProblem]

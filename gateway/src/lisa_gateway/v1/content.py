@@ -68,6 +68,7 @@ def options_of(options: Options) -> dict[str, Any]:
         "max_retries": options.max_retries,
         "priority": options.priority,
         "key": options.key,
+        "if_exists": options.if_exists,
     }
 
 

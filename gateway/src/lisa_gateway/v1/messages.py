@@ -13,7 +13,7 @@ from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, messa
 from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, unsupported, validated
 from lisa_gateway.v1.stream import STREAMS, send_stream
 from lisa_manager import ListedMessage, State
-from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
+from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendOutcome, SendResult
 
 __all__ = ["cancel_message", "find_message", "list_messages", "put_message", "reschedule_message", "send_message"]
 
@@ -104,9 +104,10 @@ async def _send_one(call: Call, message: Message) -> Answer:
         priority=message.priority,
         headers=message.headers,
         key=message.key,
+        if_exists=message.if_exists,
     )
     document = {"id": result.id, "outcome": result.outcome, "due_ms": result.due_ms or None}
-    return Answer(document, 200 if result.duplicate else 201)
+    return Answer(document, 201 if result.outcome is SendOutcome.SENT else 200)
 
 
 @operation(f"GET {_MESSAGE}", {200: answers.FoundMessage})

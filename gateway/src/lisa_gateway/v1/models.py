@@ -150,6 +150,10 @@ class Options(Input):
         str | None,
         Field(min_length=1, max_length=200, description="the topic may limit how many messages of a key are in flight"),
     ] = None
+    if_exists: Annotated[
+        Literal["replace"] | None,
+        Field(description="replace: in place of a message of this id that waits or is to be retried; needs an id"),
+    ] = None
 
 
 class MessageInput(Options):

@@ -47,7 +47,8 @@ async def send_batch(call: Call) -> Answer:
     unsent = _failed(None, stopped) if stopped else {}
     items = [results.get(place, unsent) for place in range(len(given.messages))]
     outcomes = Counter(str(item["outcome"]) for item in items)
-    counts = {"sent": outcomes["sent"], "duplicates": outcomes["duplicate"], "failed": outcomes["failed"]}
+    names = {"sent": "sent", "replaced": "replaced", "duplicates": "duplicate", "failed": "failed"}
+    counts = {name: outcomes[outcome] for name, outcome in names.items()}
     if stopped is not None:
         raise _stopped(stopped, counts | {"results": items})
     return Answer(counts | {"results": items})
@@ -177,5 +178,5 @@ class _Stream:
     def document(self) -> dict[str, Any]:
         """The answer."""
         report = self._report
-        counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
+        counts = {name: getattr(report, name) for name in ("sent", "replaced", "duplicates", "failed")}
         return counts | {"problems": self._problems}

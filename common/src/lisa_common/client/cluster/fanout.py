@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from lisa_common.client.address import NodeName
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.producing import SENDS
 
 __all__ = [
     "CLIENT_ID",
@@ -79,7 +80,7 @@ def may_abandon(calls: Sequence[Call[Any]]) -> bool:
 
     The outcome of a send that must not be repeated has to be known. All other calls are fenced or repeatable.
     """
-    return all(call.repeatable or call.script is None or call.script.name != "send" for call in calls)
+    return all(call.repeatable or call.script is None or call.script.name not in SENDS for call in calls)
 
 
 def awaited_reply(answer: Answer) -> Any:

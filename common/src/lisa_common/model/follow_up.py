@@ -1,0 +1,46 @@
+"""Messages that follow deliveries: each is sent with the ack of its delivery, or not at all."""
+
+from typing import NamedTuple
+
+from lisa_common.bodies import Codec
+from lisa_common.errors import Described, InvalidInput
+from lisa_common.model.message import Message, Outgoing, with_codec
+from lisa_common.model.sharding import Layout
+
+__all__ = ["FollowUp", "FollowUps"]
+
+
+class FollowUp(NamedTuple):
+    """The message that follows a delivery, as it was given and as it is stored."""
+
+    message: Message
+    outgoing: Outgoing
+
+
+class FollowUps:
+    """The messages that follow the deliveries of one topic that were read together. All of these share it."""
+
+    __slots__ = ("_by_entry", "_codec", "_layout")
+
+    def __init__(self, layout: Layout, codec: Codec | None = None) -> None:
+        self._layout = layout
+        self._codec = codec
+        self._by_entry: dict[str, FollowUp] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_entry)
+
+    def set(self, entry: str, id: str, message: Message) -> None:
+        """Sets what follows the delivery of the message `id` by an entry. Raises InvalidInput."""
+        outgoing = with_codec(message, self._codec).outgoing(self._layout.policy, id)
+        if outgoing.id != id and len(self._layout.served) > 1:
+            # It may belong to another shard, which no script can reach as well.
+            raise InvalidInput("id", outgoing.id, "omitted, as the topic has several shards")
+        before = self._by_entry.get(entry)
+        if before and before.outgoing.id != outgoing.id:
+            raise InvalidInput("then", Described("another id"), "called for one id only, as one message follows")
+        self._by_entry[entry] = FollowUp(message, outgoing)
+
+    def get(self, entry: str) -> FollowUp | None:
+        """What follows the delivery by an entry; None for nothing."""
+        return self._by_entry.get(entry)

@@ -1,0 +1,120 @@
+-- Stores messages as `send` does, in place of those with the same ids that wait or are to be retried. What replaces a
+-- message is a new one: nothing of the former remains, its failures neither. An id whose message is ready, delivered, dead,
+-- cancelled or finished is a duplicate: nothing changes.
+--
+-- KEYS[1] messages   hash    message id -> record
+-- KEYS[2] waiting    zset    message id -> due ms
+-- KEYS[3] ready      stream
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] owed       hash    message id -> groups
+-- KEYS[7] closed     string  exists if new messages go to other shards
+-- KEYS[8] door       hash    limits of the topic, and what they have let pass
+-- KEYS[9] retry      zset    copy -> due ms
+-- KEYS[10] failures  hash    copy -> failure
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] channel    text    where managers listen
+-- ARGV[3] topic      text    the topic, for the wake
+-- ARGV[4...] id, due, content per message; as for `send`, with "~ms " before a due time that is repeated
+-- returns  per message its due time in ms, negative where it replaced another, 0 for a duplicate; the error RESHARDED where
+--            the shard is closed and does not know an id, or QUEUEFULL
+--@include clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
+--@include withdrawn
+local now = clock(now_ms)
+local limits, ids = read_door(), {}
+for i = 4, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[i]
+end
+if redis.call('EXISTS', closed) == 1 and count_new(ids, now) > 0 then
+  return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
+end
+local refusal = no_room(limits, ids, topic, now)
+if refusal then
+  return refusal
+end
+local must_pass = is_guarded(limits, now)
+
+-- The copies of a message that is to be retried by all groups that owe it, none of a message that waits; nil of any other.
+local function replaceable(id)
+  if redis.call('ZSCORE', waiting, id) then
+    unindex(waiting, id)
+    return {}
+  elseif is_finished(id, now) then
+    return nil
+  end
+  local owing, copies = redis.call('HGET', owed, id), {}
+  for _, group in ipairs(owing and names_in(owing) or list_groups()) do
+    local copy = copy_of(owing and group or group.name, id)
+    if redis.call('ZSCORE', retry, copy) then
+      copies[#copies + 1] = copy
+    elseif owing then
+      return nil
+    end
+  end
+  for _, copy in ipairs(copies) do
+    unindex(retry, copy)
+  end
+  return #copies > 0 and copies or nil
+end
+
+local immediate, alive, has_stored = {}, nil, false
+
+local function replace(id, text, content, position)
+  local tried, first_due = string.match(text, '^~([%d.]+) (.+)$')
+  local since = tried and exact_clock(now_ms) - tonumber(tried)
+  if since and was_withdrawn(id, since) then
+    return 0
+  end
+  local is_known = redis.call('HEXISTS', messages, id) == 1
+  alive = is_known and id or alive
+  if since and is_known then
+    -- What was stored after the first try began is that message, or came after it.
+    local stored = read_record(redis.call('HGET', messages, id))
+    if stored and stored.sent > since then
+      return -stored.due
+    end
+  end
+  local copies = nil
+  if is_known then
+    copies = replaceable(id)
+  elseif not is_finished(id, now) then
+    copies = {}
+  end
+  if not copies then
+    return 0
+  end
+  local due, given = due_of(first_due or text, now)
+  -- The record is the first write: a full server refuses it, and with it the whole call.
+  local priority, waits = store(id, due, content, now, must_pass, channel, topic)
+  has_stored = true
+  if #copies > 0 then
+    redis.call('ZREM', retry, unpack(copies))
+    redis.call('HDEL', failures, unpack(copies))
+    redis.call('HDEL', owed, id)
+  end
+  if not waits then
+    immediate[#immediate + 1] = { id = id, given = given, priority = priority, position = position }
+  end
+  if is_known then
+    -- The message may have another key now, or be due after others of its key.
+    free_slots({ id })
+  end
+  return is_known and -due or due
+end
+
+local replies = {}
+for i = 4, #ARGV, 3 do
+  replies[#replies + 1] = replace(ARGV[i], ARGV[i + 1], ARGV[i + 2], i)
+end
+if #immediate > 0 then
+  make_ready(immediate, now)
+end
+if alive and not has_stored then
+  -- For WAIT and WAITAOF, as in `send`.
+  redis.call('HSET', messages, alive, redis.call('HGET', messages, alive))
+end
+wake_unparked(channel, topic)
+return #replies == 1 and replies[1] or replies

@@ -1,0 +1,152 @@
+"""`if_exists="replace"`: a send in place of a message that still waits."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lisa_manager import Admin, AsyncAdmin
+from lisa_producer import AsyncProducer, InvalidInput, Message, Producer, SendOutcome, State
+from support import Server
+from support.commands import Commands
+from support.proxy import Proxy
+
+SENT, REPLACED, DUPLICATE = SendOutcome.SENT, SendOutcome.REPLACED, SendOutcome.DUPLICATE
+
+
+async def test_a_debounced_message_is_the_last_that_was_sent(producer: Any, consumers: Callable[..., Any]) -> None:
+    """Each send puts off the work and renews it; the first with a delay that ends is delivered, once."""
+    results = [
+        await producer.send("orders", n, id="sync", delay=600 if n < 4 else 0, if_exists="replace") for n in range(5)
+    ]
+    assert [result.outcome for result in results] == [SENT, REPLACED, REPLACED, REPLACED, REPLACED]
+    assert all(result.due_ms and not result.duplicate for result in results)
+    consumer = consumers()
+    (delivery,) = await consumer.read(10, wait=5)
+    assert (delivery.id, delivery.json()) == ("sync", 4)
+    late = await producer.send("orders", 5, id="sync", if_exists="replace")
+    assert (late.outcome, late.due_ms) == (DUPLICATE, None)
+    assert await consumer.ack(delivery) == ["acked"]
+
+
+async def test_many_messages_may_replace(producer: Any) -> None:
+    """The last of an id that replaces stands, whatever others there are."""
+    await producer.send("orders", "0", id="a", delay=600)
+    messages = [
+        Message(body="1", id="a", delay=600, if_exists="replace"),
+        Message(body="2", id="a", delay=600),
+        Message(body="3", id="b", delay=600, if_exists="replace"),
+        Message(body="4", id="a", delay=300, if_exists="replace"),
+        Message(body="5", delay=600),
+    ]
+    report = await producer.send_many("orders", messages)
+    outcomes = [result.outcome for result in report.results]
+    assert outcomes == [REPLACED, DUPLICATE, SENT, REPLACED, SENT]
+    assert (report.sent, report.replaced, report.duplicates, report.failed) == (2, 2, 1, 0)
+    found = await producer.find("orders", "a")
+    assert (found.record.body, found.due_ms) == (b"4", report.results[3].due_ms)
+
+
+async def test_callers_share_calls_by_kind(sender: AsyncProducer) -> None:
+    """Those that replace have a call of their own."""
+    await sender.send("orders", "old", id="a", delay=600)
+    sends = [sender.send("orders", str(n), id="a", delay=600, if_exists="replace") for n in range(20)]
+    plain = [sender.send("orders", str(n), id="a", delay=600) for n in range(20)]
+    replaced = await asyncio.gather(*sends, *plain)
+    assert [result.outcome for result in replaced] == [REPLACED] * 20 + [DUPLICATE] * 20
+
+
+async def test_a_retry_is_replaced(producer: Any, consumers: Callable[..., Any]) -> None:
+    """It begins anew; the former delivery's ack is stale."""
+    consumer = consumers()
+    await producer.send("orders", "old", id="a")
+    (former,) = await consumer.read(wait=5)
+    await consumer.nack(former, delay=600)
+    assert (await producer.send("orders", "new", id="a", if_exists="replace")).outcome is REPLACED
+    assert await consumer.ack(former) == ["stale"]
+    (delivery,) = await consumer.read(wait=5)
+    assert (delivery.body, delivery.attempt) == (b"new", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"id": "a", "if_exists": "skip"}, "if_exists must be 'replace' or omitted; got 'skip'"),
+        ({"if_exists": "replace"}, "if_exists must be omitted when id is not given; got 'replace'"),
+    ],
+)
+async def test_bad_input_is_refused(producer: Any, options: Any, text: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidInput, match=text):
+        await producer.send("orders", "x", **options)
+    assert await producer.find("orders", "a") is None
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["send", "send_many"])
+@pytest.mark.parametrize("later", ["cancel", "replace"])
+async def test_a_repeat_does_not_undo_what_came_later(
+    own_server: Callable[..., Server], later: str, *, many: bool
+) -> None:
+    """The reply to a replacement is lost; before the producer repeats it, somebody cancels or replaces the message."""
+    server = own_server()
+    with Admin(server.url) as admin, Producer(server.url) as other:
+        other.send("orders", "old", id="a", delay=600, if_exists="replace")
+        async with Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
+
+            def change() -> None:
+                if later == "cancel":
+                    admin.cancel("orders", ["a"])
+                else:
+                    other.send("orders", "later", id="a", delay=900, if_exists="replace")
+
+            proxy.at_loss = lambda: asyncio.to_thread(change)
+            proxy.lose_reply_to(b"lost-1")
+            message = Message(body="lost-1", id="a", delay=600, if_exists="replace")
+            if many:
+                (result,) = (await producer.send_many("orders", [message])).results
+            else:
+                result = await producer.send("orders", "lost-1", id="a", delay=600, if_exists="replace")
+            assert proxy.lost == 1
+        found = other.find("orders", "a")
+        if later == "cancel":
+            assert (result.outcome, found) == (DUPLICATE, None)
+        else:
+            assert found is not None
+            assert found.record is not None
+            assert (result.outcome, found.record.body) == (REPLACED, b"later")
+
+
+async def test_a_reshard_changes_nothing(producer: Any, commands: Commands, admin: AsyncAdmin) -> None:
+    """A message is replaced in the former shard that holds it, by `send` and by `send_many`."""
+    ids = [f"m{n}" for n in range(6)]
+    await producer.send_many("orders", [Message(body="old", id=id, delay=600) for id in ids])
+    assert commands.manager("topic", "reshard", "orders", "--shards", "3").code == 0
+    first = await producer.send("orders", "new", id="m0", delay=900, if_exists="replace")
+    more = [Message(body="new", id=id, delay=900, if_exists="replace") for id in (*ids[1:], "m6")]
+    report = await producer.send_many("orders", more)
+    assert [first.outcome, *(result.outcome for result in report.results)] == [REPLACED] * 6 + [SENT]
+    [status] = [each for each in await admin.status() if each.topic == "orders"]
+    assert status.waiting == 7
+    found = [await producer.find("orders", id) for id in ids]
+    assert {(each.state, each.record.body) for each in found} == {(State.WAITING, b"new")}
+
+
+def test_commands(commands: Commands, tmp_path: Path) -> None:
+    """`send` says what it did; `load` counts; a bad value is refused."""
+    sent = [
+        commands.producer("send", "orders", body, "--id", "a", "--delay", "1h", "--if-exists", "replace")
+        for body in ("1", "2")
+    ]
+    assert [(ran.code, ran.out.split(",")[0]) for ran in sent] == [(0, "sent a"), (0, "replaced a")]
+    again = commands.producer("send", "orders", "3", "--id", "a", "--delay", "1h", "--if-exists", "replace", "--json")
+    assert again.document["outcome"] == "replaced"
+    refused = commands.producer("send", "orders", "3", "--id", "a", "--if-exists", "keep")
+    assert (refused.code, "if_exists must be 'replace' or omitted; got 'keep'" in refused.err) == (2, True)
+    path = tmp_path / "lines"
+    line = {"topic": "orders", "body": "4", "id": "a", "delay": "2h"}
+    path.write_text("\n".join(json.dumps(each) for each in (line | {"if_exists": "replace"}, line)))
+    assert commands.producer("load", str(path)).out == "sent 0, duplicates 1, failed 0, replaced 1\n"
+    assert commands.producer("load", str(path), "--json").document["replaced"] == 1
