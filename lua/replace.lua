@@ -65,9 +65,6 @@ local immediate, alive, has_stored = {}, nil, false
 local function replace(id, text, content, position)
   local tried, first_due = string.match(text, '^~([%d.]+) (.+)$')
   local since = tried and exact_clock(now_ms) - tonumber(tried)
-  if since and was_withdrawn(id, since) then
-    return 0
-  end
   local is_known = redis.call('HEXISTS', messages, id) == 1
   alive = is_known and id or alive
   if since and is_known then
@@ -76,6 +73,9 @@ local function replace(id, text, content, position)
     if stored and stored.sent > since then
       return -stored.due
     end
+  end
+  if since and was_withdrawn(id, since) then
+    return 0
   end
   local copies = nil
   if is_known then
