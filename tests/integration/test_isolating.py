@@ -12,13 +12,13 @@ from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import ConsumerSettings, Delivery, isolation
-from lisa_consumer.begun_marker import BegunMarker
-from lisa_consumer.concurrency import ConcurrencyLimit
-from lisa_consumer.core import Core
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.worker.start_marks import BegunMarker
+from lisa_consumer.worker.concurrency import ConcurrencyLimit
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.mark_hooks import MarkHooks
-from lisa_consumer.queues import Queues
-from lisa_consumer.settler import Settler
+from lisa_consumer.worker.queue import Queues
+from lisa_consumer.worker.settler import Settler
 from lisa_producer import AsyncProducer, Message
 from support import idle_async, wait_until_async
 from support.holding import hold

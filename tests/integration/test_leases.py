@@ -20,9 +20,9 @@ from lisa_common.protocol.call import Call
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
-from lisa_consumer.core import MAX_BATCH, Core
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.leases import Leases
+from lisa_consumer.delivery.core import MAX_BATCH, Core
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.leases import Leases
 from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
 from support.holding import hold

@@ -16,7 +16,7 @@ from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Worker
-from lisa_consumer.settler import Settler
+from lisa_consumer.worker.settler import Settler
 from lisa_manager import DEFAULT, Admin, ManagerSettings
 from lisa_producer import AsyncProducer, Message, PartialSend, Producer, ProducerSettings
 from support import keys_left, wait_until_async

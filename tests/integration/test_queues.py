@@ -11,10 +11,10 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings
-from lisa_consumer.concurrency import ConcurrencyLimit
-from lisa_consumer.core import Core
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.queues import Queues
+from lisa_consumer.worker.concurrency import ConcurrencyLimit
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.queue import Queues
 from lisa_producer import AsyncProducer, State
 from support import wait_until_async
 from support.holding import hold

@@ -20,11 +20,11 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
 from lisa_consumer import AsyncConsumer, BatchFailed, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
-from lisa_consumer.core import Core
-from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.handler import Route
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.leases import Leases
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.worker.fetcher import Fetcher
+from lisa_consumer.handling.handler import Route
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.leases import Leases
 from lisa_producer import AsyncProducer, Message, State
 from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
 from support.running import Handled, hang, managed, new_worker, working

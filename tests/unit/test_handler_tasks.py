@@ -13,7 +13,7 @@ import pytest
 
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer.handler_tasks import HandlerTasks
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.names import HANDLER
 from support.waiting import wait_until_async
 

@@ -6,8 +6,8 @@ import pytest
 
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer import isolation
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.isolation import Isolation
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.quarantine import Isolation
 from support import wait_until_async
 from support.holding import hold
 

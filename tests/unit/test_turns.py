@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lisa_common.model.delivery import Delivery, Entry
-from lisa_consumer.concurrency import ConcurrencyLimit
-from lisa_consumer.core import Core
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.queues import Queues
+from lisa_consumer.worker.concurrency import ConcurrencyLimit
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.queue import Queues
 from support.holding import hold
 
 
