@@ -59,9 +59,9 @@ class Life:
         self._begun = asyncio.Event()
         """Set when something has begun, or went back."""
         self.leases = Leases(renewing, core)
-        self._windows, self._queue = Windows(settings.prefetch), Queue(settings.concurrency)
+        self._windows, self._queue = Windows(settings.prefetch), Queue(settings.concurrency, routes.values())
         for route in routes.values():
-            self._serve(route)
+            self._windows.add(route.topic, route.slots)
         self._marks = StartMarks(renewing, core, self._queue, self._windows)
         core.enable_marks(self._marks)
         self._stalls = Stalls(self._windows)
@@ -86,16 +86,13 @@ class Life:
 
     # Topics
 
-    def _serve(self, route: Route) -> None:
-        self.routes[route.topic] = route
-        self._queue.add(route)
-        self._windows.add(route.topic, route.slots)
-
     async def add(self, routes: Sequence[Route]) -> None:
         """Serves further topics. Raises LisaError if their policies cannot be read."""
         await self.leases.learn([*self.routes, *(route.topic for route in routes)])
         for route in routes:
-            self._serve(route)
+            self.routes[route.topic] = route
+            self._queue.add(route)
+            self._windows.add(route.topic, route.slots)
 
     def remove(self, topic: str) -> None:
         """Stops serving a topic once no delivery of it is held."""
@@ -220,7 +217,7 @@ class Life:
         # Before the last read ends, which may take as long as the server lets it.
         self._executor.give_back(self._windows.keys() - quick)
         await fetching
-        while (left_s := begin_until - time.monotonic()) > 0 and (self._queue or self._marks):
+        while (left_s := begin_until - time.monotonic()) > 0 and (self._queue.is_awaited or self._marks.is_awaited):
             self._begun.clear()
             await wait_at_most(self._begun, left_s)
         self._executor.give_back()

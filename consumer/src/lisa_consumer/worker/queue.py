@@ -27,8 +27,10 @@ class Queue:
     A batch gathers here until it is complete: what starts is one delivery, or the first of a batch.
     """
 
-    def __init__(self, concurrency: int) -> None:
-        self._limit = ConcurrencyLimit(concurrency, {})
+    def __init__(self, concurrency: int, routes: Iterable[Route]) -> None:
+        """Raises InvalidInput if `concurrency` is less than one for each topic that shares it."""
+        routes = list(routes)
+        self._limit = ConcurrencyLimit(concurrency, {each.topic: each.concurrency for each in routes if not each.batch})
         self._waiting: dict[str, deque[HeldDelivery]] = {}
         self._sizes: dict[str, BatchSize] = {}
         """Of the topics whose handlers take batches."""
@@ -40,6 +42,8 @@ class Queue:
         """Whether batches start although they are not complete, because nothing else is ready."""
         self.is_paused = False
         """Whether nothing starts. Any thread may set it."""
+        for route in filter(lambda each: each.batch, routes):
+            self.add(route)
 
     def add(self, route: Route) -> None:
         """Adds a topic."""
@@ -176,7 +180,8 @@ class Queue:
 
     # What waits
 
-    def __bool__(self) -> bool:
+    @property
+    def is_awaited(self) -> bool:
         """Whether a delivery waits that may still start."""
         return any(self._drains_to is None or topic in self._drains_to for topic in self._waiting)
 

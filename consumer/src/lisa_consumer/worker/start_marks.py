@@ -140,7 +140,8 @@ class StartMarks(Marks):
             del self._starting[held]
         return removed
 
-    def __bool__(self) -> bool:
+    @property
+    def is_awaited(self) -> bool:
         """Whether a delivery runs once it is marked."""
         return bool(self._starting)
 
