@@ -21,7 +21,7 @@ from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.delivery.core import MAX_BATCH, Core
-from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.held import HeldDelivery, State
 from lisa_consumer.worker.leases import Leases
 from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
@@ -106,7 +106,7 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         [held] = hold([delivery])
         leases.hold([held])
         assert leases.begin(held, timeout_s=0)
-        held.has_ended = True
+        held.state = State.SETTLING
         keeper = asyncio.create_task(leases.run(["orders"]))
         await wait_until_async(_Idle(client, prefix).was_renewed)
         await cancel_all(keeper)

@@ -120,14 +120,14 @@ async def test_what_is_given_back_waits_behind_the_door(
     sender: AsyncProducer, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if that is done before the delivery of the limited handler is settled: it is not read again."""
-    begun_settling, settle = asyncio.Event(), Settler._settle_batch
+    begun_settling, settle = asyncio.Event(), Settler._settle
 
     async def settle_later(settler: Settler, batch: list[Any], **options: Any) -> None:
         begun_settling.set()
         await asyncio.sleep(0.5)
         await settle(settler, batch, **options)
 
-    monkeypatch.setattr(Settler, "_settle_batch", settle_later)
+    monkeypatch.setattr(Settler, "_settle", settle_later)
     worker = new_worker(redis_url, prefix, concurrency=8)
     limited = Handled()
 

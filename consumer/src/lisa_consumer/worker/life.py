@@ -209,10 +209,9 @@ class Life:
         now = time.monotonic()
         begin_until, until = now + self._drain_s * _BEGINNING, now + self._drain_s
         quick = {topic for topic, window in self._windows.items() if now + window.expected_s < begin_until}
+        # What gathers for a batch has waited for its turn already.
+        quick |= {topic for topic, route in self.routes.items() if route.batch}
         self._windows.changed.set()
-        # Batches that gather are called with what they have.
-        self._queue.flush()
-        await self._execute(self._marks.begin(self._queue.take()), now)
         self._queue.drain(quick)
         # Before the last read ends, which may take as long as the server lets it.
         self._executor.give_back(self._windows.keys() - quick)
