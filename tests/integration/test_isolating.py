@@ -103,9 +103,7 @@ async def test_who_ran_alone_is_settled_before_anything_else_begins(
 
 
 def _new_marks(connection: AsyncConnection, core: Core, queue: Queue) -> StartMarks:
-    windows = Windows(10)
-    windows.add("orders", 9)
-    marks = StartMarks(connection, core, queue, windows)
+    marks = StartMarks(connection, core, queue, Windows({"orders": Route("orders", print, 9)}, 10))
     core.enable_marks(marks)
     return marks
 

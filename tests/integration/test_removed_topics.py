@@ -10,7 +10,8 @@ import redis
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_consumer import Delivery, discovery
+from lisa_consumer import Delivery
+from lisa_consumer.worker import discovery
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, Message
 from support import wait_until_async

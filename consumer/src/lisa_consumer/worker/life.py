@@ -59,9 +59,7 @@ class Life:
         self._begun = asyncio.Event()
         """Set when something has begun, or went back."""
         self.leases = Leases(renewing, core)
-        self._windows, self._queue = Windows(settings.prefetch), Queue(settings.concurrency, routes.values())
-        for route in routes.values():
-            self._windows.add(route.topic, route.slots)
+        self._windows, self._queue = Windows(routes, settings.prefetch), Queue(settings.concurrency, routes.values())
         self._marks = StartMarks(renewing, core, self._queue, self._windows)
         core.enable_marks(self._marks)
         self._stalls = Stalls(self._windows)
@@ -92,7 +90,7 @@ class Life:
         for route in routes:
             self.routes[route.topic] = route
             self._queue.add(route)
-            self._windows.add(route.topic, route.slots)
+            self._windows.add(route)
 
     def remove(self, topic: str) -> None:
         """Stops serving a topic once no delivery of it is held."""

@@ -3,9 +3,10 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lisa_consumer.delivery.core import MAX_BATCH
+from lisa_consumer.handling.handler import Route
 from lisa_consumer.worker.held import HeldDelivery, count_by_topic
 
 __all__ = ["PrefetchWindow", "Windows"]
@@ -133,17 +134,17 @@ class PrefetchWindow:
 class Windows(dict[str, PrefetchWindow]):
     """The windows of all topics that a worker reads, and until when some of them are not read."""
 
-    def __init__(self, prefetch: int) -> None:
-        super().__init__()
+    def __init__(self, routes: Mapping[str, Route], prefetch: int) -> None:
+        super().__init__({topic: PrefetchWindow(route.slots, prefetch) for topic, route in routes.items()})
         self._prefetch = prefetch
         self.aside: dict[str, float] = {}
         """Topics that cannot or must not be read, and until when."""
         self.changed = asyncio.Event()
         """Set when there may be more to read, and when the worker stops."""
 
-    def add(self, topic: str, slots: int) -> None:
-        """Adds a topic of which so many messages may be handled at once."""
-        self[topic] = PrefetchWindow(slots, self._prefetch)
+    def add(self, route: Route) -> None:
+        """Adds a topic."""
+        self[route.topic] = PrefetchWindow(route.slots, self._prefetch)
         self.changed.set()
 
     def release(self, held: Sequence[HeldDelivery]) -> None:
