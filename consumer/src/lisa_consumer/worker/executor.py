@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from lisa_common.client.async_tasks import wait_at_most
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.delivery.error_details import comes_of_cancellation, leaves
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_S = 1.0
 """How long a cancelled handler may take to end."""
+
+_TURN_S = 0.0005
+"""For how long handlers begin one after another, while everything else in the event loop waits."""
 
 _CREATE_TASK = asyncio.BaseEventLoop.create_task
 """How event loops of asyncio create tasks, unless somebody has replaced it."""
@@ -59,9 +63,46 @@ class Executor:
         self._create_task = _task_creator()
         self.running: set[HeldDelivery] = set()
         """What was started and has not ended; of batches the first ones."""
+        self._begun = asyncio.Event()
+        """Set when something has begun, or went back."""
         self._is_cancelling = False
 
-    def start(self, held: HeldDelivery) -> None:
+    # The loops
+
+    async def run(self) -> None:
+        """Starts what has a slot, until cancelled: at once what the server counts as begun."""
+        until = 0.0
+        while True:
+            if alone := self._queue.share():
+                self._marks.share(alone)
+            if started := self._queue.take():
+                until = await self._start(self._marks.begin(started), until)
+            else:
+                await self._queue.wait()
+                until = time.monotonic() + _TURN_S
+
+    async def run_marked(self) -> None:
+        """Starts the others once they are marked, until cancelled."""
+        while True:
+            # Without a name, which would keep the last deliveries in memory.
+            await self._start(await self._marks.mark(), time.monotonic() + _TURN_S)
+
+    async def wait(self, seconds: float) -> None:
+        """Waits until something begins or goes back, but no longer than so many seconds."""
+        self._begun.clear()
+        await wait_at_most(self._begun, seconds)
+
+    async def _start(self, started: Sequence[HeldDelivery], until: float) -> float:
+        """Starts calls of handlers. Returns until when others may follow before the event loop has its turn."""
+        for held in started:
+            self._start_call(held)
+            if time.monotonic() > until:
+                await asyncio.sleep(0)
+                until = time.monotonic() + _TURN_S
+        self._begun.set()
+        return until
+
+    def _start_call(self, held: HeldDelivery) -> None:
         """Starts a call. Where Python can, it runs at once, up to its first wait."""
         self.running.add(held)
         task = self._create_task(self._execute(held) if held.batch is None else self._execute_batch(held, held.batch))
@@ -200,6 +241,7 @@ class Executor:
             # What was to run alone may be of another topic.
             held.give_back(outcome if topics and held.delivery.topic in topics else GIVE_BACK)
         self._settler.put(unbegun, at_once=outcome is not GIVE_BACK)
+        self._begun.set()
 
     def give_back_each(self, unbegun: Sequence[HeldDelivery]) -> None:
         """Gives back deliveries that have no slot."""

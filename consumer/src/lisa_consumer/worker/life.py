@@ -8,7 +8,7 @@ from concurrent.futures import Executor as Threads
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import cancel_all, wait_at_most
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_consumer.delivery.core import Core
@@ -16,7 +16,6 @@ from lisa_consumer.handling.handler import Route
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.executor import Executor
 from lisa_consumer.worker.fetcher import Fetcher
-from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.leases import Leases
 from lisa_consumer.worker.queue import Queue
 from lisa_consumer.worker.settler import Settler
@@ -34,9 +33,6 @@ _BEGINNING = 1 / 4
 
 _ALONE_S = 30.0
 """How much longer a delivery that must run alone may wait: others run and are held back in turns meanwhile."""
-
-_TURN_S = 0.0005
-"""For how long handlers begin one after another, while everything else in the event loop waits."""
 
 
 class Life:
@@ -56,8 +52,6 @@ class Life:
         burst: bool,
     ) -> None:
         self.routes, self._stopping, self._health, self._drain_s = routes, stopping, health, settings.drain_s
-        self._begun = asyncio.Event()
-        """Set when something has begun, or went back."""
         self.leases = Leases(renewing, core)
         self._windows, self._queue = Windows(routes, settings.prefetch), Queue(settings.concurrency, routes.values())
         self._marks = StartMarks(renewing, core, self._queue, self._windows)
@@ -106,7 +100,6 @@ class Life:
         """Begins nothing more until `resume`, and gives back what has not begun. Running handlers go on."""
         self.hold()
         self._executor.give_back()
-        self._begun.set()
 
     def resume(self) -> None:
         """Ends a pause."""
@@ -127,7 +120,8 @@ class Life:
         settling, keeping, pulse = map(
             asyncio.create_task, (self._settler.run(), self.leases.run(self.routes), self._health.run(self._flush))
         )
-        loops = self._fetcher.run(), self._start(), self._start_marked(), self._watch(), self._stopping.wait()
+        executor = self._executor
+        loops = self._fetcher.run(), executor.run(), executor.run_marked(), self._watch(), self._stopping.wait()
         fetching, *others = map(asyncio.create_task, loops)
         try:
             running = (settling, keeping, fetching, *others)
@@ -145,33 +139,6 @@ class Life:
             await asyncio.wait((settling,), timeout=self._drain_s + 1)
             await cancel_all(settling, keeping, pulse)
             self._flush()
-
-    async def _start(self) -> None:
-        """Starts what has a slot: at once what the server counts as begun, the rest once it is marked."""
-        until = 0.0
-        while True:
-            if alone := self._queue.share():
-                self._marks.share(alone)
-            if started := self._queue.take():
-                until = await self._execute(self._marks.begin(started), until)
-            else:
-                await self._queue.wait()
-                until = time.monotonic() + _TURN_S
-
-    async def _start_marked(self) -> None:
-        while True:
-            # Without a name, which would keep the last deliveries in memory.
-            await self._execute(await self._marks.mark(), time.monotonic() + _TURN_S)
-
-    async def _execute(self, started: Sequence[HeldDelivery], until: float) -> float:
-        """Starts calls of handlers. Returns until when others may follow before the event loop has its turn."""
-        for held in started:
-            self._executor.start(held)
-            if time.monotonic() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic() + _TURN_S
-        self._begun.set()
-        return until
 
     async def _watch(self) -> None:
         """Gives back what waits for longer than a visibility timeout behind handlers that do not end."""
@@ -215,8 +182,7 @@ class Life:
         self._executor.give_back(self._windows.keys() - quick)
         await fetching
         while (left_s := begin_until - time.monotonic()) > 0 and (self._queue.is_awaited or self._marks.is_awaited):
-            self._begun.clear()
-            await wait_at_most(self._begun, left_s)
+            await self._executor.wait(left_s)
         self._executor.give_back()
         if running := len(self._executor.running):
             left_s = max(0.0, until - time.monotonic())
