@@ -13,8 +13,6 @@ from support.running import Handled, new_worker, working
 
 seen: ContextVar[object] = ContextVar("seen", default=None)
 
-pytestmark = pytest.mark.server
-
 
 def _current() -> "asyncio.Task[Any]":
     task = asyncio.current_task()

@@ -1,5 +1,6 @@
 """Turns: topics whose deliveries wait in one worker start one after another; and which of them are marked ahead."""
 
+import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_consumer.delivery.core import Core
+from lisa_consumer.handling.batches import BatchSize
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.queue import Queue
@@ -69,3 +71,26 @@ def test_marks_come_before_they_are_needed() -> None:
         marks._expected.clear()
         queue.free("orders")
     assert expected == [False, False, True, True]
+
+
+async def test_a_batch_that_is_due_waits_for_what_runs_alone() -> None:
+    """Without looking again and again meanwhile, nor in a drain to other topics."""
+    batches = Route("batches", print, 1, batch=BatchSize(9, 0.0))
+    queue = Queue(5, [Route("orders", print, 5), batches])
+    entry = Entry("1-0", "1", 0, 2, "g", 0, alone=True)
+    queue.put(hold([Delivery("orders", "g", "1", b"", {}, 2, 0, 0, entry)]))
+    [alone] = queue.take()
+    queue.put(_held("batches", 3))
+    assert queue.take() == []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await queue.wait()
+    queue.free("orders")
+    queue.leave([alone])
+    queue.drain(["orders"])
+    assert queue.take() == []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await queue.wait()
+    queue.drain(["batches"])
+    assert len(queue.take()[0].call) == 3

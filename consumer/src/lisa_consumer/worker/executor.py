@@ -260,7 +260,7 @@ class Executor:
         self._is_cancelling = True
         self.give_back()
         running = {each for held in self.running for each in held.call}
-        self.give_back_each([held for held in self._leases.held if not held.has_begun and held not in running])
+        self.give_back_each([held for held in self._leases.held if held.is_unbegun and held not in running])
         if tasks := self.tasks:
             for task in tasks:
                 task.cancel()

@@ -273,9 +273,10 @@ class Fetcher:
             # The read was under way when that came.
             is_unwanted = [self._queue.is_paused or self._windows.is_aside(each.delivery.topic) for each in held]
             self._executor.give_back_each(list(compress(held, is_unwanted)))
-            held = [each for each in held if not each.has_begun]
-        self._queue.put(held)
-        self._marks.take(held)
+            held = [each for each in held if each.is_unbegun]
+        if held:
+            self._queue.put(held)
+            self._marks.take(held)
 
     async def _let_gather(self) -> None:
         """Waits for more messages after the few of the latest read, if there are many topics."""

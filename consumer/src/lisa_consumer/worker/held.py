@@ -83,9 +83,9 @@ class HeldDelivery:
         return self.batch or (self,)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether its handler was called."""
-        return self.state not in _UNBEGUN
+    def is_unbegun(self) -> bool:
+        """Whether its handler may still be called."""
+        return self.state in _UNBEGUN
 
     @property
     def is_running(self) -> bool:

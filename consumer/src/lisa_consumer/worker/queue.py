@@ -172,11 +172,17 @@ class Queue:
 
     def _next_at(self) -> float:
         """When more may start although nothing changes; infinite for never."""
-        next_at = self._quarantine.next_at if self._quarantine.is_wanted else math.inf
-        for topic, size in self._sizes.items():
-            if topic in self._waiting and self._limit.room(topic) > 0:
-                next_at = min(next_at, self._waiting[topic][0].queued_at + size.within_s)
-        return next_at
+        if self.is_paused:
+            return math.inf
+        if self._quarantine.holds_back or (self._quarantine.is_wanted and self._drains_to is None):
+            next_at = self._quarantine.next_at
+        else:
+            next_at = math.inf
+        if self._quarantine.holds_back or self._drains_to is not None:
+            return next_at
+        gathering = [topic for topic in self._sizes if topic in self._waiting and self._limit.room(topic) > 0]
+        ends = [self._waiting[topic][0].queued_at + self._sizes[topic].within_s for topic in gathering]
+        return min([next_at, *ends])
 
     # What waits
 
