@@ -1,11 +1,13 @@
 """Calls of handlers: each has a task and context variables of its own."""
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
+from lisa_common.model.policy import Policy
 from lisa_consumer import Delivery
 from lisa_producer import AsyncProducer, Message
 from support import wait_until_async
@@ -65,9 +67,10 @@ async def test_a_call_that_cancels_its_own_task_reaches_no_other(
 
 
 async def test_calls_whose_tasks_are_cancelled_before_they_begin_come_again(
-    redis_url: str, prefix: str, sender: AsyncProducer
+    redis_url: str, prefix: str, sender: AsyncProducer, declare: Callable[..., Policy]
 ) -> None:
     """As by a supervisor that cancels all handlers but its own: their slots come free, and they spend no attempt."""
+    declare(visibility_ms=300)
     worker, handled = new_worker(redis_url, prefix, concurrency=4), Handled()
 
     @worker.on("orders")

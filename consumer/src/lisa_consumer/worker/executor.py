@@ -19,7 +19,7 @@ from lisa_consumer.handling.batches import BatchFailed, OfBatch
 from lisa_consumer.handling.handler import Route, deciding_error, is_wish, outcome_of
 from lisa_consumer.handling.middleware import check_has_run
 from lisa_consumer.names import HANDLER
-from lisa_consumer.worker.held import GIVE_BACK, HeldDelivery, State
+from lisa_consumer.worker.held import GIVE_BACK, HeldDelivery
 from lisa_consumer.worker.leases import Leases
 from lisa_consumer.worker.queue import Queue
 from lisa_consumer.worker.settler import Settler
@@ -108,9 +108,6 @@ class Executor:
         task = self._create_task(self._execute(held) if held.batch is None else self._execute_batch(held, held.batch))
         if not task.done():
             held.task = task
-            if held.state is State.STARTING:
-                # A task that is cancelled before its first step does nothing.
-                task.add_done_callback(partial(self._give_back_unbegun, held))
 
     async def _execute(self, held: HeldDelivery) -> None:
         """Calls a handler with one delivery."""
@@ -152,7 +149,7 @@ class Executor:
             await self._call_with(route, begun)
         now = time.monotonic()
         for held in batch:
-            if held.state is State.RUNNING:
+            if held.is_running:
                 held.finish(now)
         self._end(first, [held for held in batch if held.took_s is not None])
 
@@ -219,7 +216,7 @@ class Executor:
             self._postpone(topic, limit)
         self._queue.free(topic)
         if self._stalls:
-            self._stalls.end(filter(self._queue.has_slot, self._stalls))
+            self._stalls.end(filter(self._queue.has_slot, list(self._stalls)))
 
     def _postpone(self, topic: str, limit: Nack | Postponed | None) -> None:
         """Gives back what waits of a topic whose handler has to wait, to the same door."""
@@ -249,8 +246,9 @@ class Executor:
             held.give_back()
         self._settler.put(unbegun)
 
-    def _give_back_unbegun(self, held: HeldDelivery, _: object) -> None:
-        if held.state is State.STARTING:
+    def give_back_cancelled(self) -> None:
+        """Gives back deliveries whose tasks somebody cancelled before their first step: they did nothing."""
+        for held in [each for each in self.running if each.task and each.task.done() and each.is_unbegun]:
             self.running.discard(held)
             self._queue.free(held.delivery.topic)
             self.give_back_each(held.call)
@@ -265,11 +263,12 @@ class Executor:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_CANCEL_S)
+        self.give_back_cancelled()
 
     @property
     def tasks(self) -> list["asyncio.Task[None]"]:
         """The tasks of the handlers that run."""
-        return [held.task for held in self.running if held.task]
+        return [held.task for held in self.running if held.task and not held.task.done()]
 
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:
@@ -284,10 +283,12 @@ def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Seq
 
 
 def _task_creator() -> Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]:
-    """How to create tasks in this event loop: eagerly, unless somebody else creates them, or looks at each."""
+    """How to create tasks in this event loop: eagerly if Python can, unless somebody else creates or looks at them."""
     loop = asyncio.get_running_loop()
     is_plain = getattr(loop.create_task, "__func__", None) is _CREATE_TASK and loop.get_task_factory() is None
     # The name tells the worker that a handler still runs.
-    if sys.version_info >= (3, 12) and is_plain:
-        return lambda call: asyncio.Task(call, loop=loop, name=HANDLER, eager_start=True)
-    return lambda call: loop.create_task(call, name=HANDLER)
+    if not is_plain:
+        return partial(loop.create_task, name=HANDLER)
+    if sys.version_info >= (3, 12):
+        return partial(asyncio.Task, loop=loop, name=HANDLER, eager_start=True)
+    return partial(asyncio.Task, loop=loop, name=HANDLER)

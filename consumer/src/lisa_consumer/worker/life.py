@@ -144,9 +144,10 @@ class Life:
         """Gives back what waits for longer than a visibility timeout behind handlers that do not end."""
         while True:
             await asyncio.sleep(self.leases.pause_s)
+            self._executor.give_back_cancelled()
             self._give_back_overdue()
             # A slot may also come free as another topic is removed.
-            self._stalls.end(filter(self._queue.has_slot, self._stalls))
+            self._stalls.end(filter(self._queue.has_slot, list(self._stalls)))
             self._stalls.report()
 
     def _give_back_overdue(self) -> None:

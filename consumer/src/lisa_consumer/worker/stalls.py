@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lisa_common.logs import event
@@ -30,33 +30,27 @@ class Stall:
     is_reported: bool = False
 
 
-class Stalls:
+class Stalls(dict[str, Stall]):
     """The stalls of a worker, by topic. Logs each once when the topic counts as stuck, and once when it goes on."""
 
     def __init__(self, windows: Windows) -> None:
+        super().__init__()
         self._windows = windows
-        self._stalls: dict[str, Stall] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._stalls))
-
-    def __bool__(self) -> bool:
-        return bool(self._stalls)
 
     def begin(self, topic: str, running: Sequence[HeldDelivery], visibility_s: float) -> None:
         """Reads no more of a topic whose deliveries have waited for longer than its visibility timeout behind these."""
-        if topic in self._stalls:
+        if topic in self:
             return
         self._windows.set_aside(topic, math.inf)
         window = self._windows[topic]
         read_at, oldest = min(((held.read_at, held.delivery.id) for held in running), default=(0.0, "?"))
         since, stuck_after_s = max(read_at, window.observed_at), max(visibility_s, window.mean_s * _SLOW)
-        self._stalls[topic] = Stall(since, stuck_after_s, oldest)
+        self[topic] = Stall(since, stuck_after_s, oldest)
 
     def end(self, topics: Iterable[str]) -> None:
         """Reads topics again, because their handlers may begin."""
         for topic in topics:
-            stall = self._stalls.pop(topic)
+            stall = self.pop(topic)
             self._windows.read_again(topic)
             if stall.is_reported:
                 seconds = round(time.monotonic() - stall.since, 1)
@@ -83,6 +77,4 @@ class Stalls:
 
     def _stuck(self) -> list[tuple[str, Stall]]:
         now = time.monotonic()
-        return [
-            (topic, stall) for topic, stall in list(self._stalls.items()) if now - stall.since > stall.stuck_after_s
-        ]
+        return [(topic, stall) for topic, stall in list(self.items()) if now - stall.since > stall.stuck_after_s]
