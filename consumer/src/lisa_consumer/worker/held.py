@@ -57,6 +57,8 @@ class HeldDelivery:
     """When its handler was called."""
     give_up_at: float | None = None
     """When its lease is renewed no longer, because its handler takes too long; None for never."""
+    overran = False
+    """Whether it was reported that its handler runs after that."""
     outcome: Nack | Postponed | None = None
     """What to do with it once its handler has ended: nack it or give it back; None: ack it."""
     error: BaseException | None = None

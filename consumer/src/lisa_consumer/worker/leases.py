@@ -25,6 +25,9 @@ _RENEWALS = 3
 _REPLY_S = 1.0
 """Shortest time limit for a reply: a slow link must not count as a dead one, however short the leases are."""
 
+_GRACE_S = 1.0
+"""How long after its timeout a handler may take to end: a coroutine that is cancelled then may have to tidy up."""
+
 
 class Leases:
     """The deliveries that a worker holds, from reading to settling, and until when their leases surely last."""
@@ -133,6 +136,13 @@ class Leases:
         now = time.monotonic()
         due: dict[tuple[str, str], list[HeldDelivery]] = defaultdict(list)
         for held in self._held.values():
+            if (
+                held.give_up_at is not None
+                and held.is_running
+                and not held.overran
+                and now > held.give_up_at + _GRACE_S
+            ):
+                self._report_overrun(held)
             shard = (held.delivery.topic, held.delivery.shard)
             if shard not in self._under_way and self._is_due(held, now):
                 due[shard].append(held)
@@ -165,3 +175,11 @@ class Leases:
             text = "lost the lease of %s: another consumer may have it"
             logger.warning(text, held.delivery, extra=delivery_event("lease_lost", held.delivery))
             METRICS.count("lisa_leases_lost_total")
+
+    def _report_overrun(self, held: HeldDelivery) -> None:
+        if held.overran or not held.is_running:
+            return
+        held.overran = True
+        text = "the handler of %s still runs after its timeout: its lease is not renewed, so it may run again elsewhere"
+        logger.warning(text, held.delivery, extra=delivery_event("handler_overran", held.delivery))
+        METRICS.count("lisa_handler_overruns_total", held.delivery.topic, held.delivery.group)

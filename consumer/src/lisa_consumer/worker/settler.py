@@ -39,7 +39,8 @@ _SLOW_S = 15.0
 class Settler:
     """Settles in batches. While one batch is on its way to the server, the next one gathers.
 
-    A batch that fails is retried with growing delays: a short outage must not have messages handled twice. Meanwhile
+    A batch that fails is retried with growing delays: a short outage must not have messages handled twice. So is one
+    whose reply is lost: a second ack changes nothing, and is stale if the first one had arrived. Meanwhile
     its shards are settled apart, as other shards may be at other servers.
     """
 
