@@ -7,10 +7,10 @@ import timeit
 
 from benchmarks.bench import Bench
 from lisa_common.model.delivery import Delivery, Entry
-from lisa_consumer.core import Core
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.delivery.core import Core
 from lisa_consumer.metrics import METRICS, HandlerTimes
-from lisa_consumer.tracing import HandlerSpans
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.tracing import HandlerSpans
 
 __all__ = ["observing"]
 

@@ -15,7 +15,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.validation import Duration
-from lisa_consumer.core import Core, ReadPlan, ReadResult
+from lisa_consumer.delivery.core import Core, ReadPlan, ReadResult
 
 __all__ = ["NOT_DONE", "RecordingCore", "recorded"]
 

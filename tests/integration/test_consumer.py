@@ -14,7 +14,7 @@ from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
-from lisa_consumer.core import Core
+from lisa_consumer.delivery.core import Core
 from lisa_producer import AsyncProducer, Found, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
 from support.housekeeping import Housekeeper, server_ms

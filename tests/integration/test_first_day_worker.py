@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lisa_consumer import ConsumerSettings, Delivery, InvalidInput, Worker
-from lisa_consumer.load_worker import load_worker
+from lisa_consumer.worker.load_worker import load_worker
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
 from support import Server, wait_until, wait_until_async
 from support.processes import Process

@@ -414,7 +414,7 @@ async def test_what_cannot_be_decoded_ends_apart_from_its_batch(lisa: Lisa) -> N
 @pytest.mark.slow
 async def test_topics_are_found_by_pattern_while_the_worker_works(lisa: Lisa, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it starts and later; a name wins over a pattern; a dropped topic goes, and comes again."""
-    monkeypatch.setattr("lisa_consumer.discovery._PAUSE_S", 0.05)
+    monkeypatch.setattr("lisa_consumer.worker.discovery._PAUSE_S", 0.05)
     worker, got = Worker("g", concurrency=2), asyncio.Queue[str]()
 
     @worker.on("orders.*")

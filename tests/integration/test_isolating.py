@@ -1,35 +1,37 @@
 """Workers that hold deliveries which must run alone, beside others."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
-from lisa_consumer import ConsumerSettings, Delivery, isolation
-from lisa_consumer.begun_marker import BegunMarker
-from lisa_consumer.concurrency import ConcurrencyLimit
-from lisa_consumer.core import Core
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.mark_hooks import MarkHooks
-from lisa_consumer.queues import Queues
-from lisa_consumer.settler import Settler
-from lisa_producer import AsyncProducer, Message
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.handling.handler import Route
+from lisa_consumer.worker import quarantine
+from lisa_consumer.worker.queue import Queue
+from lisa_consumer.worker.settler import Settler
+from lisa_consumer.worker.start_marks import StartMarks
+from lisa_consumer.worker.windows import Windows
+from lisa_producer import AsyncProducer, Message, State
 from support import idle_async, wait_until_async
 from support.holding import hold
+from support.housekeeping import Housekeeper
 from support.running import Handled, hang, new_worker, working
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is held back for long."""
-    monkeypatch.setattr(isolation, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(isolation, "_ALONE_S", 0.1)
+    monkeypatch.setattr(quarantine, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(quarantine, "_ALONE_S", 0.1)
 
 
 async def _send_alone(sender: AsyncProducer, client: redis.Redis, prefix: str, topic: str, id: str) -> None:
@@ -74,13 +76,13 @@ async def test_who_ran_alone_is_settled_before_anything_else_begins(
     """What begins then may kill the process; an innocent that was not acked by then would die with it."""
     worker = new_worker(redis_url, prefix, concurrency=3)
     handled, answered = Handled(), asyncio.Event()
-    settle = Settler._settle_batch
+    settle = Settler._settle
 
-    async def settle_later(self: Settler, batch: list[Any], *, again: bool) -> None:
+    async def settle_later(self: Settler, batch: list[Any], **options: Any) -> None:
         await answered.wait()
-        await settle(self, batch, again=again)
+        await settle(self, batch, **options)
 
-    monkeypatch.setattr(Settler, "_settle_batch", settle_later)
+    monkeypatch.setattr(Settler, "_settle", settle_later)
 
     @worker.on("orders")
     async def handle(delivery: Delivery) -> None:
@@ -100,35 +102,38 @@ async def test_who_ran_alone_is_settled_before_anything_else_begins(
     assert client.xpending(ready, "billing")["pending"] == 0
 
 
-def _hooks(marker: BegunMarker) -> MarkHooks:
-    """Marks nothing as it is read."""
-    return MarkHooks(lambda _, batches: [0] * len(batches), marker.remove, marker.inherit)
+def _new_marks(connection: AsyncConnection, core: Core, queue: Queue) -> StartMarks:
+    marks = StartMarks(connection, core, queue, Windows({"orders": Route("orders", print, 9)}, 10))
+    core.enable_marks(marks)
+    return marks
+
+
+def _new_queue() -> Queue:
+    return Queue(9, [Route("orders", print, 9)])
 
 
 async def test_a_mark_goes_to_the_last_of_those_that_run(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
     """However late an earlier one began: what the server holds for begun is all up to a mark."""
-    core = Core(prefix, "billing")
+    core, queue = Core(prefix, "billing"), _new_queue()
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection:
-        begun: list[HeldDelivery] = []
-        marker = BegunMarker(connection, core, begun.extend, lambda _: ())
-        core.enable_marks(_hooks(marker))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
+        core.enable_marks()
         first, *later = await connection.run(core.read(["orders"], limit=4))
+        marks = _new_marks(connection, core, queue)
         # The read of the later ones has marked them while the first still waited for its mark.
-        [held] = hold([first], is_begun=False)
-        marker.begin([held])
+        queue.put(hold([first], is_marked=False))
+        started = queue.take()
+        assert marks.begin(started) == []
         await connection.run(core.mark([(later[-1], Begun.YES)]))
-        marker.add(later)
-        marking = asyncio.create_task(marker.run())
-        await wait_until_async(lambda: begun == [held])
+        marks.take(hold(later))
+        assert await marks.mark() == started
         await connection.run(core.ack(later[-1:]))
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert rows[-1]["message_id"].decode() == later[1].entry.entry
         assert rows[-1]["times_delivered"] == Begun.YES
-        await cancel_all(marking)
 
 
 async def test_a_mark_is_passed_on_when_its_ack_is_retried(
@@ -138,12 +143,12 @@ async def test_a_mark_is_passed_on_when_its_ack_is_retried(
     core = Core(prefix, "billing")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection, AsyncConnection("redis://127.0.0.1:1") as away:
-        marker = BegunMarker(connection, core, lambda _: None, lambda _: [])
-        core.enable_marks(_hooks(marker))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+        core.enable_marks()
         deliveries = await connection.run(core.read(["orders"], limit=3))
+        marks = _new_marks(connection, core, _new_queue())
         await connection.run(core.mark([(deliveries[-1], Begun.YES)]))
-        marker.add(deliveries)
+        marks.take(hold(deliveries))
         with pytest.raises(Unreachable):
             await away.run(core.ack(deliveries[-1:]))
         await connection.run(core.ack(deliveries[-1:]))
@@ -154,25 +159,45 @@ async def test_a_mark_is_passed_on_when_its_ack_is_retried(
 async def test_what_was_read_while_something_began_alone_has_not_begun(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
-    """The read marked it as begun, as it could run. Now it has to wait, and must not die with the other."""
-    core = Core(prefix, "billing")
+    """The read marked it as begun, because it could run. Now it has to wait, and must not die with the other."""
+    core, queue = Core(prefix, "billing"), _new_queue()
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
-    begun: list[HeldDelivery] = []
     async with AsyncConnection.of(settings, name="test") as connection:
-        limit, stopping = ConcurrencyLimit(9, {"orders": 9}), asyncio.Event()
-        queues = Queues(
-            *(connection, core, limit, stopping), begin=begun.extend, soon=lambda _: 0, may_begin=lambda _: True
-        )
+        marks = _new_marks(connection, core, queue)
         await connection.run(core.read(["orders"], limit=9))
         await _send_alone(sender, client, prefix, "orders", "alone")
-        alone = hold(await connection.run(core.read(["orders"], limit=9)), is_begun=False)
+        alone = hold(await connection.run(core.read(["orders"], limit=9)), is_marked=False)
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
         [(others, count)] = (await connection.run(core.read_leased(["orders"], limit=9))).batches
         assert count == len(others)
-        queues.add(alone)
-        queues.add(hold(others))
-        marking = asyncio.create_task(queues.run())
-        await wait_until_async(lambda: begun == alone)
+        queue.put(alone)
+        queue.put(read := hold(others))
+        marks.take(read)
+        started = queue.take()
+        assert (started, marks.begin(started)) == (alone, [])
+        assert await marks.mark() == alone
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert [row["times_delivered"] for row in rows] == [Begun.ALONE, *[Begun.NOT] * 3]
-        await cancel_all(marking)
+
+
+async def test_an_alone_delivery_that_is_given_back_does_not_die(
+    *, redis_url: str, prefix: str, connection: AsyncConnection, sender: AsyncProducer, declare: Callable[..., Policy]
+) -> None:
+    """Its lease ran out before its handler was called: whatever it was marked as, it has not begun."""
+    housekeeper = Housekeeper(connection, prefix, declare(max_retries=0))
+    core, queue = Core(prefix, "billing"), _new_queue()
+    await sender.send("orders", b"x", id="innocent")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as died:
+        await died.read(wait=10)
+    await housekeeper.reclaim("orders", "billing", after_s=60)
+    await housekeeper.promote("orders", after_s=120)
+    marks = _new_marks(connection, core, queue)
+    queue.put(hold(await connection.run(core.read(["orders"], limit=1)), is_marked=False))
+    marks.begin(queue.take())
+    [held] = await marks.mark()
+    assert held.delivery.alone
+    assert await connection.run(core.release([held.delivery])) == 1
+    status = await sender.find("orders", "innocent")
+    assert status is not None
+    assert (status.state, status.attempts) == (State.READY, 1)

@@ -16,7 +16,7 @@ from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Worker
-from lisa_consumer.settler import Settler
+from lisa_consumer.worker.settler import Settler
 from lisa_manager import DEFAULT, Admin, ManagerSettings
 from lisa_producer import AsyncProducer, Message, PartialSend, Producer, ProducerSettings
 from support import keys_left, wait_until_async
@@ -120,14 +120,14 @@ async def test_what_is_given_back_waits_behind_the_door(
     sender: AsyncProducer, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if that is done before the delivery of the limited handler is settled: it is not read again."""
-    begun_settling, settle = asyncio.Event(), Settler._settle_batch
+    begun_settling, settle = asyncio.Event(), Settler._settle
 
     async def settle_later(settler: Settler, batch: list[Any], **options: Any) -> None:
         begun_settling.set()
         await asyncio.sleep(0.5)
         await settle(settler, batch, **options)
 
-    monkeypatch.setattr(Settler, "_settle_batch", settle_later)
+    monkeypatch.setattr(Settler, "_settle", settle_later)
     worker = new_worker(redis_url, prefix, concurrency=8)
     limited = Handled()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lisa_consumer.core import Core
+from lisa_consumer.delivery.core import Core
 from lisa_producer import AsyncProducer
 from support import wait_until_async
 from support.running import new_worker, working

@@ -12,7 +12,7 @@ from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, Flow
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery, Worker
-from lisa_consumer.core import Core
+from lisa_consumer.delivery.core import Core
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, wait_until_async
 from support.proxy import Proxy

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -18,13 +19,13 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
+from lisa_common.observing.health import Health
 from lisa_common.protocol import managing
 from lisa_consumer import AsyncConsumer, BatchFailed, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
-from lisa_consumer.core import Core
-from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.handler import Route
-from lisa_consumer.held_delivery import HeldDelivery
-from lisa_consumer.leases import Leases
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.handling.handler import Route
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.life import Life
 from lisa_producer import AsyncProducer, Message, State
 from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
 from support.running import Handled, hang, managed, new_worker, working
@@ -330,17 +331,22 @@ async def test_capacity_that_shrinks_as_a_read_begins(
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix, block_s=0.1)
     routes = {topic: Route(topic, print, 1) for topic in ("full", "quick")}
     async with AsyncConnection(redis_url) as connection:
-        core = Core(prefix, "billing")
-        fetcher = Fetcher(
-            *(connection, core, Leases(connection, core), routes), settings=settings, stopping=asyncio.Event()
+        life = Life(
+            *(connection, connection, Core(prefix, "billing"), routes),
+            threads=ThreadPoolExecutor(1),
+            settings=settings,
+            stopping=asyncio.Event(),
+            health=Health(),
+            burst=False,
         )
+        windows = life._windows
         for topic, held in (("full", 65), ("quick", 20)):
-            fetcher.windows[topic].observe([0.001])
-            fetcher.windows[topic].take(held)
-        reading = asyncio.create_task(fetcher._read_once())
-        asyncio.get_running_loop().call_soon(fetcher.windows["quick"].observe, [1.0])
+            windows[topic].observe([0.001])
+            windows[topic].take(held)
+        reading = asyncio.create_task(life._fetcher._read_once())
+        asyncio.get_running_loop().call_soon(windows["quick"].observe, [1.0])
         await reading
-    assert (fetcher.windows["quick"].capacity, caplog.messages) == (-18, [])
+    assert (windows["quick"].capacity, caplog.messages) == (-18, [])
 
 
 async def test_a_broken_topic_makes_no_worker_busy(
@@ -627,9 +633,9 @@ async def test_what_waits_in_hand_keeps_its_lease(
 
 
 async def test_a_hanging_function_is_reclaimed_after_its_timeout(
-    worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any
+    worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A thread cannot be cancelled: after the handler's timeout its lease is let go, and the message comes again."""
+    """A thread cannot be cancelled: its lease is let go, and the message comes again. The log says so, once."""
     declare(visibility_ms=200, **QUICK)
     handled = Handled()
     async with _gate() as gate:
@@ -644,7 +650,9 @@ async def test_a_hanging_function_is_reclaimed_after_its_timeout(
         async with working(worker):
             await wait_until_async(lambda: len(handled) == 2)
             await _drained(sender, "a")
+            await wait_until_async(lambda: "still runs after its timeout" in caplog.text)
             gate.set()
+    assert caplog.text.count("still runs after its timeout") == 1
     assert [delivery.attempt for delivery in handled] == [1, 2]
     assert manager._reclaimer.reclaimed == 1
 

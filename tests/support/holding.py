@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterable
 
 from lisa_common.model.delivery import Delivery
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.worker.held import HeldDelivery
 
 __all__ = ["hold"]
 
 
-def hold(deliveries: Iterable[Delivery], *, is_begun: bool = True) -> list[HeldDelivery]:
+def hold(deliveries: Iterable[Delivery], *, is_marked: bool = True) -> list[HeldDelivery]:
     """Deliveries that were read just now."""
-    return [HeldDelivery(delivery, time.monotonic(), is_begun=is_begun) for delivery in deliveries]
+    return [HeldDelivery(delivery, time.monotonic(), is_marked=is_marked) for delivery in deliveries]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
-from lisa_consumer.lost_reads import LostReads
+from lisa_consumer.delivery.lost_reads import LostReads
 
 KEYS = ShardKeys("lisa", "mails")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lisa_consumer.pausable import Pausable
+from lisa_consumer.worker.pausable import Pausable
 from support.waiting import wait_until_async
 
 

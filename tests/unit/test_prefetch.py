@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from lisa_consumer.core import MAX_BATCH
-from lisa_consumer.prefetch import PrefetchWindow
+from lisa_consumer.delivery.core import MAX_BATCH
+from lisa_consumer.worker.windows import PrefetchWindow
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,16 @@ from lisa_common.errors import (
 )
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_consumer.async_client import AsyncConsumer
-from lisa_consumer.async_settler import AsyncSettler, Held
-from lisa_consumer.client import Consumer
-from lisa_consumer.gathering import BatchFailed
-from lisa_consumer.handler import RateLimited, Reject, Retry, Snooze
-from lisa_consumer.lender import AsyncLender
-from lisa_consumer.lending_core import Lent, Note
-from lisa_consumer.middleware import Middleware
+from lisa_consumer.delivery.async_client import AsyncConsumer
+from lisa_consumer.delivery.async_settler import AsyncSettler, Held
+from lisa_consumer.delivery.client import Consumer
+from lisa_consumer.handling.batches import BatchFailed
+from lisa_consumer.handling.handler import RateLimited, Reject, Retry, Snooze
+from lisa_consumer.handling.middleware import Middleware
+from lisa_consumer.lending.lender import AsyncLender
+from lisa_consumer.lending.lending_core import Lent, Note
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.worker import Worker
+from lisa_consumer.worker.worker import Worker
 
 __all__ = [
     "AccessDenied",

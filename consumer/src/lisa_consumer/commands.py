@@ -20,10 +20,10 @@ from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import command
 from lisa_consumer import metrics
-from lisa_consumer.load_worker import load_worker
-from lisa_consumer.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.worker import Worker
+from lisa_consumer.worker.load_worker import load_worker
+from lisa_consumer.worker.processes import drain_with_supervisor, supervise, worker_command
+from lisa_consumer.worker.worker import Worker
 
 __all__ = ["program"]
 

@@ -214,6 +214,10 @@ METRICS: Final = (
     ),
     Metric("lisa_handlers_running", Kind.GAUGE, _CONSUMER, (), "Handlers that run now."),
     Metric(
+        *("lisa_handler_overruns_total", Kind.COUNTER, _CONSUMER, _GROUPED),
+        "Handlers that still ran after their timeout, as a plain function in a thread cannot be cancelled.",
+    ),
+    Metric(
         *("lisa_leases_lost_total", Kind.COUNTER, _CONSUMER, ()),
         "Deliveries that this consumer lost before it had handled them, as their leases had ended.",
     ),

@@ -1,0 +1,95 @@
+"""Settles deliveries that any consumers have read, from asyncio tasks."""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.call import Flow
+from lisa_common.protocol.consuming import AckOutcome, NackOutcome
+from lisa_common.validation import Duration
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.settings import ConsumerSettings
+
+__all__ = ["AsyncSettler", "Held"]
+
+T = TypeVar("T")
+
+_MOST_CORES = 1_000
+
+
+class Held(NamedTuple):
+    """A delivery and the consumer that has read it. Only the delivery's place, id and entry matter here."""
+
+    delivery: Delivery
+    consumer: str
+
+
+class AsyncSettler:
+    """Acks, nacks, releases and extends deliveries for the consumers of any groups, over connections of its own.
+
+    Its calls have the guarantees of `AsyncConsumer`. Results are in the order of the arguments.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: ConsumerSettings | None = None) -> None:
+        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._connection = AsyncConnection.of(self._settings, name="lisa-settler", url=url)
+        self._cores: OrderedDict[tuple[str, str], Core] = OrderedDict()
+
+    async def ack(self, held: Sequence[Held]) -> list[AckOutcome]:
+        """Acks handled deliveries. Result: one outcome for each; see `AckOutcome`."""
+        return await self._each(held, lambda core, batch: core.ack(batch))
+
+    async def nack(self, held: Sequence[Held], *, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
+        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage."""
+        return await self._each(held, lambda core, batch: core.nack(batch, delay=delay, error=error))
+
+    async def reject(self, held: Sequence[Held], *, error: str = "") -> list[NackOutcome]:
+        """Turns deliveries into garbage, whatever attempts are left."""
+        return await self._each(held, lambda core, batch: core.nack(batch, delay=None, error=error, rejected=True))
+
+    async def extend(self, held: Sequence[Held], lease: Duration | None = None) -> list[bool]:
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
+        return await self._each(held, lambda core, batch: core.extend(batch, lease))
+
+    async def release(self, held: Sequence[Held]) -> int:
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
+        return sum([await self._run(core.release(batch)) for core, _, batch in self._batches(held)])
+
+    async def _each(self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[list[T]]]) -> list[T]:
+        results: dict[int, T] = {}
+        for core, places, batch in self._batches(held):
+            results.update(zip(places, await self._run(flow(core, batch)), strict=True))
+        return [results[place] for place in range(len(held))]
+
+    def _batches(self, held: Sequence[Held]) -> list[tuple[Core, list[int], list[Delivery]]]:
+        places: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for place, (delivery, consumer) in enumerate(held):
+            places[delivery.group, consumer].append(place)
+        return [(self._core(*of), at, [held[place].delivery for place in at]) for of, at in places.items()]
+
+    def _core(self, group: str, consumer: str) -> Core:
+        core = self._cores.get((group, consumer))
+        if core is None:
+            core = self._cores[group, consumer] = Core(self._settings.prefix, group, consumer)
+            if len(self._cores) > _MOST_CORES:
+                self._cores.popitem(last=False)
+        self._cores.move_to_end((group, consumer))
+        return core
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return await self._connection.run(flow, patience_s=self._settings.patience_s)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,403 @@
+"""What a consumer does, without I/O: flows that `Consumer`, `AsyncConsumer` and `Worker` run."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from operator import itemgetter
+from typing import Any, Protocol, TypeVar
+
+from lisa_common.bodies import Codec
+from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown
+from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.follow_up import FollowUps
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import consuming, groups
+from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.protocol.marking import MARKING, Begun, mark
+from lisa_common.protocol.read_shards import ReadShards
+from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.triage import sort_entries
+from lisa_common.validation import Duration, check_int, check_name, duration_ms
+from lisa_consumer.delivery.arguments import check_delivery, error_text
+from lisa_consumer.delivery.error_details import last_frames
+from lisa_consumer.delivery.lost_reads import LostReads
+from lisa_consumer.delivery.read_plan import KeysByPlace, ReadPlan, ReadResult
+from lisa_consumer.delivery.record_fetcher import RecordFetcher
+from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
+from lisa_consumer.names import consumer_name
+
+__all__ = ["Core", "Marks", "ReadPlan", "ReadResult"]
+
+T = TypeVar("T")
+
+_follow_ups_of = itemgetter(Delivery._fields.index("follow_ups"))
+
+MAX_BATCH = 1_000  # most deliveries in one script call
+
+_REPEATS = 5
+"""Most replies in a row that one read may lose, as when its server restarts again and again."""
+
+
+class Marks(Protocol):
+    """Which deliveries a worker marks as begun at the server; see `worker/start_marks.py`."""
+
+    def choose(self, batches: Sequence[tuple[ShardKeys, list[Entry]]]) -> Mapping[ShardKeys, str]:
+        """Returns the last entry of each shard to mark; that marks all before it."""
+
+    def heirs(self, settled: Sequence[Delivery]) -> list[Delivery]:
+        """Takes deliveries that are about to be settled. Returns those that get their marks."""
+
+    def inherit(self, heirs: Sequence[Delivery]) -> None:
+        """Takes deliveries that the server has marked in their place."""
+
+
+class Core:
+    """The flows of one consumer of a group."""
+
+    may_follow = True
+    """Whether messages may follow its deliveries: those are acked as they were read."""
+
+    def __init__(
+        self,
+        prefix: str,
+        group: str,
+        name: str | None = None,
+        *,
+        codec: Codec | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.group = check_name("group", group)
+        self.name = consumer_name() if name is None else check_name("consumer", name)
+        self.topics = Topics(prefix)
+        self.joined: set[ShardKeys] = set()
+        """The shards in which this consumer has joined its group."""
+        self._groupless: set[str] = set()
+        """Topics that were read when a group or a stream was gone."""
+        self._plan: ReadPlan | None = None
+        self._keys = KeysByPlace(prefix)
+        self._clock = clock
+        self._records = RecordFetcher(self.group, self.name, clock)
+        self._lost: LostReads | None = LostReads(self.group, clock)
+        self._unanswered = 0
+        """Reads in a row whose replies were lost."""
+        self._marks: Marks | None = None
+        self.codec = codec
+        """Encodes the bodies of messages that follow deliveries, in place of JSON."""
+        self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
+
+    def read(
+        self,
+        topics: Sequence[str],
+        *,
+        limit: int,
+        wait: Duration | None = None,
+        block: Duration = 2.0,
+        visibility: Duration | None = None,
+    ) -> Flow[list[Delivery]]:
+        """Reads up to `limit` deliveries of each topic, or one of each shard where a topic has more shards than that.
+
+        Waits up to `wait` while there are none; None does not wait. One command waits no longer than `block`.
+        `visibility` sets the length of the leases.
+        """
+        result = yield from self.read_leased(
+            topics, limit=limit, wait=wait, block=block, visibility=visibility, repeats=_REPEATS
+        )
+        return result.deliveries
+
+    def read_leased(
+        self,
+        topics: Sequence[str],
+        *,
+        limit: int,
+        wait: Duration | None = None,
+        block: Duration = 2.0,
+        visibility: Duration | None = None,
+        repeats: int = 0,
+    ) -> Flow[ReadResult]:
+        """As `read`, and also returns since when the leases surely last.
+
+        Repeats a read whose reply is lost, up to `repeats` times in a row: what it has taken is given back first.
+        """
+        check_int("limit", limit, 1, MAX_BATCH)
+        deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
+        block_ms = duration_ms("block", block, low_ms=1)
+        lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
+        while True:
+            yield from self.give_back()
+            plan = yield from self._resolve(topics)
+            left_ms = None if deadline is None else math.ceil((deadline - self._clock()) * 1000)
+            wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
+            # All topics share one limit: large messages of one must not hold up small ones of another.
+            most = self._records.most_per_request(topics) or MAX_BATCH
+            each = max(1, min(limit, most) // plan.widest)
+            # The server may lease entries at any time from now on.
+            leased_at = self._clock()
+            read = yield from self._read_entries(plan, each, wait_ms, repeats)
+            if read is None:
+                continue
+            layouts, batches = read
+            result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)
+            # There may be more entries behind the skipped ones.
+            if result.batches or (wait_ms is None and not skipped):
+                return result
+
+    def _read_entries(
+        self, plan: ReadPlan, limit: int, wait_ms: int | None, repeats: int
+    ) -> Flow[tuple[dict[str, Layout], list[tuple[ShardKeys, list[Entry]]]] | None]:
+        """Reads entries, and the layouts of their topics; None if that has to be tried again."""
+        try:
+            with nullcontext() if self._lost is None else self._lost.watch(plan.shards, wait_ms):
+                batches = yield consuming.read(plan.shards, self.group, self.name, limit=limit, block_ms=wait_ms)
+                layouts = yield from self.topics.resolve_sent({keys.topic for keys, _ in batches})
+        except NoGroup:
+            self.joined.clear()
+            self._plan = None
+            self._groupless.update(plan.layouts)
+            return None
+        except OutcomeUnknown:
+            self._unanswered += 1
+            if self._unanswered <= repeats:
+                return None
+            self._unanswered = 0
+            raise
+        self._unanswered = 0
+        if self._lost is not None:
+            self._lost.note(batches)
+        return layouts, batches
+
+    def leave(self, deliveries: Sequence[Delivery]) -> None:
+        """Takes note of deliveries that have arrived for nobody: `give_back`, and the next read, release them."""
+        batches = [(keys, [each.entry for _, each in batch]) for keys, batch in self._by_shard(deliveries)]
+        self._records.note_unfetched(batches)
+
+    def give_back(self) -> Flow[None]:
+        """Releases what reads have taken that were given up, or whose replies were lost; no attempt is spent.
+
+        Its errors are only logged: the next read tries again.
+        """
+        if self._lost:
+            self._records.note_unfetched((yield from self._lost.find(self.name)))
+        if self._records.has_unfetched:
+            yield from self._records.release()
+
+    def max_per_read(self, topic: str) -> int:
+        """How many messages of a topic one read should bring: few if they are large."""
+        return min(self._records.max_per_request(topic) or MAX_BATCH, MAX_BATCH)
+
+    def knows_size(self, topic: str) -> bool:
+        """Whether the size of messages of a topic is known, as some have been fetched."""
+        return self._records.max_per_request(topic) is not None
+
+    def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
+        layouts = yield from self.topics.resolve_each(topics)
+        if self._plan and layouts == self._plan.layouts:
+            return self._plan
+        shards = ReadShards([keys for layout in layouts.values() for keys in layout.served])
+        joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
+        if joining:
+            yield from groups.join(joining, self.group)
+            self.joined.update(keys for layout in joining for keys in layout.served)
+            if self.name.endswith(MARKING):
+                yield from groups.show_alive([*self.joined], self.group, self.name)
+        self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
+        return self._plan
+
+    def _fetch(
+        self,
+        layouts: dict[str, Layout],
+        batches: list[tuple[ShardKeys, list[Entry]]],
+        leased_at: float,
+        lease_ms: int | None,
+    ) -> Flow[tuple[ReadResult, bool]]:
+        """The deliveries of entries that were read, and whether any entry was skipped."""
+        if not batches:
+            return ReadResult([], leased_at), False
+        # Records that take several round trips may not arrive at all: their deliveries begin once they are here.
+        marked = self._marks.choose(batches) if self._marks and self._records.fits(batches) else {}
+        marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
+        fetched, leased_at = yield from self._records.fetch(layouts, batches, leased_at, marks)
+        of_shards: dict[ShardKeys, list[Delivery]] = {}
+        calls: list[tuple[Call[Any], Callable[[Any], None]]] = []
+        skipped = False
+        for keys, entries, records, now_ms in fetched:
+            policy = layouts[keys.topic].policy
+            self.ahead_ms = now_ms - time.time() * 1000
+            follow_ups = FollowUps(layouts[keys.topic], self.codec) if self.may_follow else None
+            triage = sort_entries(
+                *(keys, self.group, entries, records, now_ms), max_retries=policy.max_retries, follow_ups=follow_ups
+            )
+            count_deliveries(triage.deliveries, now_ms)
+            if triage.deliveries:
+                of_shards.setdefault(keys, []).extend(triage.deliveries)
+            skipped |= bool(triage.skip or triage.unreadable)
+            if triage.skip:
+                calls.append((consuming.skip(keys, self.group, triage.skip, policy), partial(count_expired, policy)))
+            if triage.unreadable:
+                calls.append((consuming.nack(keys, self.group, triage.unreadable, policy), count_nacks))
+            if lease_ms is not None and triage.deliveries:
+                held = [delivery.entry for delivery in triage.deliveries]
+                renewal = consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms)
+                calls.append((renewal, lambda _: None))
+        if calls:
+            yield from self._records.finish(fetched, calls)
+        counted = [(batch, _count_marked(batch, marked.get(keys))) for keys, batch in of_shards.items()]
+        return ReadResult(counted, leased_at), skipped
+
+    def enable_marks(self, marks: Marks | None = None) -> None:
+        """Makes this consumer a worker: it marks begun deliveries at the server, and registers in groups."""
+        self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
+        self._marks = marks
+        # What a worker has not begun costs no attempt when its lease runs out.
+        self._lost = None
+
+    def mark(self, marks: Sequence[tuple[Delivery, Begun]]) -> Flow[None]:
+        """Marks whether deliveries have begun, and renews their leases. The latest mark of each counts."""
+        yield [self._mark(delivery, begun) for delivery, begun in marks]
+
+    def _mark(self, delivery: Delivery, begun: Begun) -> Call[bool]:
+        return self._mark_entry(self._keys[delivery.topic, delivery.shard], delivery.entry.entry, begun)
+
+    def _mark_entry(self, keys: ShardKeys, entry: str, begun: Begun = Begun.YES) -> Call[bool]:
+        return mark(keys, self.group, self.name, [entry], begun)
+
+    def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
+        """Acks deliveries, and sends what follows them. Result: one outcome for each."""
+        followed = _followed(deliveries)
+        if not followed:
+            outcomes = yield from self._settle(deliveries, self._ack)
+        else:
+            plain = [at for at in range(len(deliveries)) if at not in set(followed)]
+            of_plain = yield from self._settle([deliveries[at] for at in plain], self._ack)
+            of_followed = yield from self._settle([deliveries[at] for at in followed], self._follow)
+            found = dict(zip((*plain, *followed), (*of_plain, *of_followed), strict=True))
+            outcomes = [found[at] for at in range(len(deliveries))]
+        count_acks(outcomes)
+        return outcomes
+
+    def _ack(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+        return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
+
+    def _follow(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+        followed = [
+            (d.entry, found.outgoing) for d in batch if d.follow_ups and (found := d.follow_ups.get(d.entry.entry))
+        ]
+        return consuming.follow(keys, self.group, followed, policy)
+
+    def nack(
+        self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: object, rejected: bool = False
+    ) -> Flow[list[NackOutcome]]:
+        """Nacks deliveries. Result: one outcome for each."""
+        delay_ms = None if delay is None else duration_ms("delay", delay)
+        text = error_text(error)
+        trace = last_frames(error) if isinstance(error, BaseException) else ()
+        nacks = [(d, Nack(check_delivery(d).entry, text, delay_ms, rejected, trace=trace)) for d in deliveries]
+        return [outcome for outcome, _ in (yield from self.nack_each(nacks))]
+
+    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:
+        """Nacks deliveries, each with a nack of its own. Result: for each the outcome, and a retry's due time in ms."""
+        by_place = {delivery.place: nack for delivery, nack in nacks}
+
+        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
+            chosen = [by_place[delivery.place] for delivery in batch]
+            return consuming.nack(keys, self.group, chosen, policy)
+
+        results = yield from self._settle([delivery for delivery, _ in nacks], calls)
+        count_nacks(results)
+        return results
+
+    def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
+        """Releases deliveries without spending an attempt. Result: how many.
+
+        Shuts the doors of the topics in `shut_ms` for so long: all shards, as a handler that has to wait meets the same
+        limit with messages of each.
+        """
+        shut_ms = shut_ms or {}
+        layouts = yield from self.topics.recall_each(shut_ms)
+        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() if ms for keys in layouts[topic].served]
+        calls = [
+            consuming.release(keys, self.group, [d.entry for _, d in batch], shut_ms=shut_ms.get(keys.topic, 0))
+            for keys, batch in self._by_shard(deliveries)
+        ]
+        replies = yield from self._end(deliveries, [*doors, *calls])
+        released: int = sum(replies[len(doors) :])
+        METRICS.count("lisa_settled_total", "released", by=released)
+        return released
+
+    def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
+        """Renews leases. Result: for each, whether this consumer still has it."""
+        lease_ms = None if lease is None else duration_ms("lease", lease, low_ms=1)
+
+        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
+            entries = [delivery.entry for delivery in batch]
+            return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
+
+        return (yield from self._settle(deliveries, calls, ends=False))
+
+    def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
+        """The visibility timeouts of topics, in seconds."""
+        layouts = yield from self.topics.resolve_each(topics)
+        return {topic: layout.policy.visibility_ms / 1000 for topic, layout in layouts.items()}
+
+    def _settle(
+        self,
+        deliveries: Sequence[Delivery],
+        call: Callable[[ShardKeys, Policy, Sequence[Delivery]], Call[list[T]]],
+        *,
+        ends: bool = True,
+    ) -> Flow[list[T]]:
+        """Makes one call for each shard, all in one round trip. Result: in the order of the deliveries."""
+        batches = list(self._by_shard(deliveries))
+        # Held deliveries do not wait for the registry: another server may hold it, and that one may be away.
+        layouts = yield from self.topics.recall_each({keys.topic for keys, _ in batches})
+        calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
+        replies: list[list[T]] = (yield from self._end(deliveries, calls)) if ends else (yield calls) if calls else []
+        if len(replies) == 1:
+            return replies[0]
+        placed: dict[int, T] = {}
+        for (_, batch), reply in zip(batches, replies, strict=True):
+            for (position, _), result in zip(batch, reply, strict=True):
+                placed[position] = result
+        return [placed[position] for position in range(len(deliveries))]
+
+    def _end(self, deliveries: Sequence[Delivery], calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
+        """Makes calls that end deliveries, and passes their marks on to others. Result: that of each call."""
+        if not self._marks:
+            return (yield calls) if calls else []
+        heirs = self._marks.heirs(deliveries)
+        replies: list[Any] = yield [*(self._mark(heir, Begun.YES) for heir in heirs), *calls]
+        self._marks.inherit(heirs)
+        return replies[len(heirs) :]
+
+    def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
+        """Deliveries of each shard with their positions, at most `MAX_BATCH` in one batch."""
+        by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
+        for position, delivery in enumerate(deliveries):
+            if type(delivery) is not Delivery:
+                check_delivery(delivery)
+            if delivery.group != self.group:
+                raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
+            by_shard[delivery.topic, delivery.shard].append((position, delivery))
+        for place, of_shard in by_shard.items():
+            for at in range(0, len(of_shard), MAX_BATCH):
+                yield self._keys[place], of_shard[at : at + MAX_BATCH]
+
+
+def _count_marked(deliveries: Sequence[Delivery], marked: str | None) -> int:
+    """How many deliveries of a shard count as begun: none, if the entry that was to carry the mark became none."""
+    if marked is None:
+        return 0
+    return next((number for number, each in enumerate(deliveries, 1) if each.entry.entry == marked), 0)
+
+
+def _followed(deliveries: Sequence[Delivery]) -> list[int]:
+    """The positions of deliveries that messages follow."""
+    # Mostly there are none: deliveries that were read together share a `FollowUps`, and the loops are in C.
+    if set(map(type, deliveries)) != {Delivery} or not any(set(map(_follow_ups_of, deliveries))):
+        return []
+    return [at for at, delivery in enumerate(deliveries) if delivery.follow_up]

@@ -1,0 +1,5 @@
+"""Handlers: what users register, the middleware around them, batches, and what their exceptions ask for.
+
+`routing.py` takes registrations, `handler.py` has a route and how it is called; hooks of middleware belong into
+`middleware.py`, functions at the start and the end of a worker into `hooks.py`. Nothing here knows of a running worker.
+"""

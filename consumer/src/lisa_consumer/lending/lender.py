@@ -1,0 +1,160 @@
+"""The asyncio consumer that lends its deliveries."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.per_loop import PerLoop
+from lisa_common.errors import OutcomeUnknown
+from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.consuming import AckOutcome, NackOutcome
+from lisa_common.validation import Duration, check_id, duration_ms
+from lisa_consumer.delivery.async_client import AsyncConsumer
+from lisa_consumer.lending.lending_core import Ending, LendingCore, Lent, Note
+from lisa_consumer.metrics import METRICS
+from lisa_consumer.names import topic_names
+from lisa_consumer.settings import ConsumerSettings
+
+__all__ = ["AsyncLender"]
+
+_MAX_ENDINGS = 500
+"""Most endings that share a call."""
+
+
+class AsyncLender(AsyncConsumer):
+    """Reads for clients that are no consumers themselves, such as those of a gateway.
+
+    Each read names its topics. It lends each delivery for a time of its own, and ends it by the topic and the id of its
+    message alone, whichever lender of the group has read it. Many tasks may use it at once. A delivery that is lent and
+    not ended in time is retried at once, without the topic's backoff, and spends an attempt; it is never run alone.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        most_bytes: int | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        """A read ends once it has `most_bytes` of records, and releases the others; one request brings 4 MiB."""
+        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._topics = ()  # each read names its own
+        self._body = None
+        METRICS.ask()
+        self._core: LendingCore = LendingCore(self._settings.prefix, group, name, most_bytes=most_bytes)
+        self._connection = AsyncConnection.of(
+            self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
+        )
+        self._enders = PerLoop(lambda: _Ender(self._end_batch))
+
+    @property
+    def group(self) -> str:
+        """The group that it reads for."""
+        return self._core.group
+
+    async def lend(self, *loans: tuple[Delivery, Duration], by_id: bool = True) -> list[bool]:
+        """Lends deliveries that were just read, each for its own time, in one round trip.
+
+        Without `by_id` only who knows the delivery itself can end it, and nothing is stored for that.
+        Result: False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
+        that is not from 1 ms to 10 years.
+        """
+        return await self._run(self._core.lend(loans, by_id=by_id))
+
+    async def recall(self, topic: str, id: str) -> Lent | None:
+        """The lent delivery of a message; None if nothing is lent. Raises InvalidInput."""
+        return await self._run(self._core.recall(topic, id))
+
+    async def ack_lent(self, topic: str, id: str, *, note: Note | None = None) -> AckOutcome | None:
+        """Acks the lent delivery of a message; None if nothing is lent. Safe to repeat.
+
+        Calls of many tasks share round trips. `note` is kept for `AsyncLender.note`. Raises InvalidInput.
+        """
+        outcome: AckOutcome | None = await self._end(Ending(topic, check_id(id), note=note))
+        return outcome
+
+    async def nack_lent(
+        self, topic: str, id: str, *, delay: Duration | None = None, error: str = "", rejected: bool = False
+    ) -> NackOutcome | None:
+        """Nacks the lent delivery of a message: see `nack`, and `reject` for `rejected`; None if nothing is lent."""
+        delay_ms = None if delay is None else duration_ms("delay", delay)
+        ending = Ending(topic, check_id(id), delay_ms, is_ack=False, rejected=rejected, error=error)
+        outcome: NackOutcome | None = await self._end(ending)
+        return outcome
+
+    async def keep_note(self, topic: str, id: str, note: bytes, keep: Duration) -> None:
+        """Stores a note on a message beside its topic, for as long as `keep`. Raises InvalidInput."""
+        await self._run(self._core.store_note(topic, id, note, keep))
+
+    async def note(self, topic: str, id: str) -> bytes | None:
+        """The note on a message; None for none."""
+        return await self._run(self._core.read_note(topic, id))
+
+    async def drop_note(self, topic: str, id: str) -> bool:
+        """Forgets the note on a message. Result: whether there was one."""
+        return await self._run(self._core.drop_note(topic, id))
+
+    async def server_time(self) -> int:
+        """The server's time in ms."""
+        return await self._run(self._core.server_time())
+
+    async def close(self) -> None:
+        """Closes the connections; see `AsyncConsumer.close`."""
+        await self._enders.get().close()
+        await super().close()
+
+    async def _end(self, ending: Ending) -> Any:
+        topic_names(ending.topic)
+        return await self._enders.get().end(ending)
+
+    async def _end_batch(self, endings: list[Ending]) -> list[Any]:
+        try:
+            return await self._run(self._core.end_each(endings))
+        except OutcomeUnknown:
+            # An ending is fenced by its entry: a second one changes nothing if the first arrived.
+            return await self._run(self._core.end_each(endings))
+
+
+class _Ender:
+    """Carries out endings in batches: requests that arrive during one batch go into the next. For one event loop."""
+
+    def __init__(self, end_batch: Callable[[list[Ending]], Awaitable[list[Any]]]) -> None:
+        self._end_batch = end_batch
+        self._waiting: list[tuple[Ending, asyncio.Future[Any]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def end(self, ending: Ending) -> Any:
+        """Returns the outcome of an ending."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ending, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._end_all())
+        return await future
+
+    async def close(self) -> None:
+        """Ends the batch that is under way."""
+        if self._task:
+            await cancel_all(self._task)
+
+    async def _end_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_MAX_ENDINGS], self._waiting[_MAX_ENDINGS:]
+            try:
+                outcomes = await self._end_batch([ending for ending, _ in batch])
+            except Exception as error:  # noqa: BLE001 - each caller gets it
+                outcomes = [error] * len(batch)
+            except BaseException:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)

@@ -1,0 +1,210 @@
+"""The flows of a consumer that lends its deliveries, without I/O; `AsyncLender` runs them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.model.delivery import Delivery, Entry, delivery_of
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.record import Record
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import consuming, lending
+from lisa_common.protocol.call import Call, Each, Flow
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.protocol.lending import Loan
+from lisa_common.validation import Duration, check_id, duration_ms
+from lisa_consumer.delivery.core import Core, ReadPlan
+
+__all__ = ["Ending", "LendingCore", "Lent", "Note"]
+
+
+class Lent(NamedTuple):
+    """A delivery that is lent, as any process finds it by the id of its message."""
+
+    delivery: Delivery
+    """Without headers and body, if the message has no record any more."""
+    record: Record | None
+    consumer: str
+    """The consumer that has read it."""
+
+
+class Note(NamedTuple):
+    """A note to keep on a message that ends with an ack: made from the lent delivery, kept for so many ms.
+
+    There is no note on a message that was cancelled before.
+    """
+
+    make: Callable[[Lent], bytes]
+    keep_ms: int
+
+
+class Ending(NamedTuple):
+    """A request to end a lent delivery by the id of its message: with an ack, or with a nack."""
+
+    topic: str
+    id: str
+    delay_ms: int | None = None
+    """Of a nack: None for the backoff of the topic's policy."""
+    is_ack: bool = True
+    rejected: bool = False
+    error: str = ""
+    note: Note | None = None
+
+
+Outcome = AckOutcome | NackOutcome | LisaError | None
+"""The outcome of an ending; None: nothing is lent by this id."""
+
+_Found = tuple[int, ShardKeys, Lent]
+"""The position of an ending, the shard, and what is lent."""
+
+
+class LendingCore(Core):
+    """The flows of a consumer that lends."""
+
+    may_follow = False
+
+    def __init__(self, prefix: str, group: str, name: str | None = None, *, most_bytes: int | None = None) -> None:
+        super().__init__(prefix, group, name)
+        self._records.most_bytes = most_bytes
+
+    def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
+        """Raises UnknownTopic for a topic that was dropped under a read: a new group of it would never be dropped."""
+        for name in self._groupless.intersection(topics):
+            yield from self.topics.resolve_anew(name)
+            if self.topics.known(name, declared=True) is None:
+                raise UnknownTopic(name)
+            self._groupless.discard(name)
+        return (yield from super()._resolve(topics))
+
+    def lend(self, loans: Sequence[tuple[Delivery, Duration]], *, by_id: bool = True) -> Flow[list[bool]]:
+        """Gives deliveries their leases, and remembers them by id. Result: False for each whose lease was lost.
+
+        All in one round trip. Raises InvalidInput for a lease that is no duration.
+        """
+        layouts = yield from self.topics.recall_each({delivery.topic for delivery, _ in loans})
+        by_lease: dict[tuple[ShardKeys, int], list[int]] = {}
+        for position, (delivery, lease) in enumerate(loans):
+            keys = self._keys[delivery.topic, delivery.shard]
+            by_lease.setdefault((keys, duration_ms("lease", lease, low_ms=1)), []).append(position)
+        leases: list[Call[Any]] = []
+        notes: list[Call[Any]] = []
+        for (keys, lease_ms), positions in by_lease.items():
+            entries = [loans[at][0].entry for at in positions]
+            policy = layouts[keys.topic].policy
+            leases.append(consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms, lent=True))
+            if not by_id:
+                continue
+            notes += [lending.store_loan(keys, self.group, Loan(entry, self.name), lease_ms) for entry in entries]
+        replies = yield [*leases, *notes]
+        kept = [False] * len(loans)
+        for positions, reply in zip(by_lease.values(), replies[: len(leases)], strict=True):
+            for at, is_kept in zip(positions, reply, strict=True):
+                kept[at] = is_kept
+        return kept
+
+    def recall(self, topic: str, id: str) -> Flow[Lent | None]:
+        """The lent delivery of an id; None if nothing is lent."""
+        [result] = yield from self._recall_each([(topic, check_id(id))])
+        if isinstance(result, LisaError):
+            raise result
+        return result[1] if result else None
+
+    def end_each(self, endings: Sequence[Ending]) -> Flow[list[Outcome]]:
+        """Ends the lent deliveries of these ids. Result: for each its outcome or its own error."""
+        outcomes: list[Outcome] = [None] * len(endings)
+        found: list[_Found] = []
+        recalled = yield from self._recall_each([(ending.topic, ending.id) for ending in endings])
+        for at, lent in enumerate(recalled):
+            if isinstance(lent, LisaError):
+                outcomes[at] = lent
+            elif lent:
+                found.append((at, *lent))
+        layouts = yield from self.topics.recall_each({keys.topic for _, keys, _ in found})
+        by_kind: dict[tuple[ShardKeys, bool], list[_Found]] = {}
+        for item in found:
+            by_kind.setdefault((item[1], endings[item[0]].is_ack), []).append(item)
+        calls = [self._ending_call(layouts, endings, items) for items in by_kind.values()]
+        # A message without a record was cancelled: its end is noted by who did that.
+        notes = [self._note(endings[at], keys, lent) for at, keys, lent in found if endings[at].note and lent.record]
+        replies = (yield Each([*notes, *calls]))[len(notes) :] if calls else []
+        drops: list[Call[Any]] = []
+        for items, reply in zip(by_kind.values(), replies, strict=True):
+            results = [reply] * len(items) if isinstance(reply, LisaError) else reply
+            for (at, keys, _), result in zip(items, results, strict=True):
+                outcome: Outcome = result[0] if isinstance(result, tuple) else result
+                outcomes[at] = outcome
+                # A stale one has been replaced, perhaps by a loan that is still good.
+                if not isinstance(outcome, LisaError) and outcome not in (AckOutcome.STALE, NackOutcome.STALE):
+                    drops.append(lending.drop_loan(keys, self.group, endings[at].id))
+        if drops:
+            yield Each(drops)
+        return outcomes
+
+    def _ending_call(self, layouts: dict[str, Layout], endings: Sequence[Ending], items: Sequence[_Found]) -> Call[Any]:
+        keys = items[0][1]
+        policy = layouts[keys.topic].policy
+        entries = [lent.delivery.entry for _, _, lent in items]
+        if endings[items[0][0]].is_ack:
+            return consuming.ack(keys, self.group, entries, policy)
+        nacks = [
+            Nack(lent.delivery.entry, endings[at].error, endings[at].delay_ms, endings[at].rejected)
+            for at, _, lent in items
+        ]
+        return consuming.nack(keys, self.group, nacks, policy)
+
+    def _note(self, ending: Ending, keys: ShardKeys, lent: Lent) -> Call[Any]:
+        note = ending.note
+        assert note is not None  # noqa: S101 - the caller has looked
+        return lending.store_note(keys, ending.id, note.make(lent), note.keep_ms)
+
+    def _recall_each(self, places: Sequence[tuple[str, str]]) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
+        layouts = yield from self.topics.resolve_sent({topic for topic, _ in places})
+        homes = [layouts[topic].homes(id) for topic, id in places]
+        calls = [
+            call
+            for (_, id), shards in zip(places, homes, strict=True)
+            for keys in shards
+            for call in (lending.read_loan(keys, self.group, id), lending.lent_record(keys, id))
+        ]
+        replies = iter((yield Each(calls)) if calls else [])
+        results: list[tuple[ShardKeys, Lent] | LisaError | None] = []
+        for shards in homes:
+            result: tuple[ShardKeys, Lent] | LisaError | None = None
+            for keys in shards:
+                loan, record = next(replies), next(replies)
+                error = next((reply for reply in (loan, record) if isinstance(reply, LisaError)), None)
+                if error or loan:
+                    result = result or error or (keys, self._lent(keys, loan, record))
+            results.append(result)
+        return results
+
+    def _lent(self, keys: ShardKeys, loan: Loan, record: Record | None) -> Lent:
+        entry: Entry = loan.entry
+        # The record may be of a later message with the same id.
+        if record is not None and record.due_ms != entry.due_ms:
+            record = None
+        known = record or Record(0, entry.due_ms, b"", None, None, 0, {})
+        return Lent(delivery_of(keys, self.group, entry, known), record, loan.consumer)
+
+    def store_note(self, topic: str, id: str, note: bytes, keep: Duration) -> Flow[None]:
+        """Stores a note on a message for a time."""
+        keep_ms = duration_ms("keep", keep, low_ms=1)
+        layouts = yield from self.topics.resolve_each([topic])
+        yield lending.store_note(layouts[topic].home(check_id(id)), id, note, keep_ms)
+
+    def read_note(self, topic: str, id: str) -> Flow[bytes | None]:
+        """The note on a message; None for none."""
+        layouts = yield from self.topics.resolve_each([topic])
+        notes: list[bytes | None] = yield [lending.read_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
+        return next((note for note in notes if note is not None), None)
+
+    def drop_note(self, topic: str, id: str) -> Flow[bool]:
+        """Forgets the note on a message. Result: whether there was one."""
+        layouts = yield from self.topics.resolve_each([topic])
+        counts: list[int] = yield [lending.drop_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
+        return any(counts)
+
+    def server_time(self) -> Flow[int]:
+        """The server's time in ms; of a Cluster, that of one node."""
+        now_ms: int = yield consuming.server_time()
+        return now_ms

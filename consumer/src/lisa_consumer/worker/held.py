@@ -1,0 +1,155 @@
+"""The life of a delivery in a worker: its states, and every move between them.
+
+| move | from → to | made by |
+| --- | --- | --- |
+| `enqueue` | fetched → queued: it waits for a slot | queue |
+| `start` | queued → starting: it has a slot | queue |
+| `run` | starting → running: its lease surely lasts, its handler is called | executor |
+| `finish` | running → settling: its handler has ended | executor |
+| `give_back` | fetched, queued, starting → settling: its handler is not called here | executor |
+| `end` | settling → ended: the server has taken its outcome, or the lease is lost | settler |
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import NoReturn
+
+from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.consuming import Nack, Postponed
+
+__all__ = ["GIVE_BACK", "HeldDelivery", "State", "count_by_topic", "postponed_ms"]
+
+GIVE_BACK = Postponed(0, here=True)
+"""The outcome of a delivery that the worker did not begin, or has cut short: it spends no attempt."""
+
+
+class State(Enum):
+    """Where a delivery is."""
+
+    FETCHED = "fetched"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    SETTLING = "settling"
+    ENDED = "ended"
+
+
+_FETCHED, _QUEUED, _STARTING, _RUNNING, _SETTLING, _ENDED = State
+_UNBEGUN = (_FETCHED, _QUEUED, _STARTING)
+
+
+class HeldDelivery:
+    """A delivery and its state in the worker. Two of them are never equal. Moments are of the monotonic clock."""
+
+    # Defaults of the class: a worker makes one of these for each message.
+    state = _FETCHED
+    batch: "list[HeldDelivery] | None" = None
+    """The deliveries that a batch handler is called with, if this is the first of them."""
+    task: "asyncio.Task[None] | None" = None
+    """That of its handler: a drain waits for it, and who aborts the handler cancels it."""
+    has_company = False
+    """Whether others run beside it, although it should run alone."""
+    queued_at = 0.0
+    """When it was queued."""
+    began_at = 0.0
+    """When its handler was called."""
+    give_up_at: float | None = None
+    """When its lease is renewed no longer, because its handler takes too long; None for never."""
+    overran = False
+    """Whether it was reported that its handler runs after that."""
+    outcome: Nack | Postponed | None = None
+    """What to do with it once its handler has ended: nack it or give it back; None: ack it."""
+    error: BaseException | None = None
+    """What to log once the server has decided about a retry."""
+    took_s: float | None = None
+    """How long its handler took; None if it was not called, or has not ended."""
+    result = "ok"
+    """The same as `outcome`, as metrics name it."""
+
+    # Positional: to make an object with a keyword takes a third longer.
+    def __init__(self, delivery: Delivery, renewed_at: float, is_marked: bool = True) -> None:  # noqa: FBT001, FBT002
+        self.delivery = delivery
+        """As its handler takes it."""
+        self.place = delivery.place
+        """Identifies the delivery: a server that has lost its last writes may deliver an entry again."""
+        self.read_at = self.renewed_at = renewed_at
+        """A moment before its lease began or was last renewed."""
+        self.is_marked = is_marked
+        """Whether the server counts it as begun."""
+
+    @property
+    def call(self) -> "Sequence[HeldDelivery]":
+        """The deliveries of its handler's call."""
+        return self.batch or (self,)
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether its handler may still be called."""
+        return self.state in _UNBEGUN
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its handler has begun and not ended."""
+        return self.state is _RUNNING
+
+    def enqueue(self, now: float) -> None:
+        """It waits for a slot of its topic, for the others of its batch, or to run alone."""
+        if self.state is not _FETCHED:
+            self._refuse(_QUEUED)
+        self.state, self.queued_at = _QUEUED, now
+
+    def start(self) -> None:
+        """It has a slot, and runs once the server counts it as begun."""
+        if self.state is not _QUEUED:
+            self._refuse(_STARTING)
+        self.state = _STARTING
+
+    def run(self, now: float) -> None:
+        """Its handler is called."""
+        if self.state is not _STARTING:
+            self._refuse(_RUNNING)
+        self.state, self.began_at = _RUNNING, now
+
+    def finish(self, now: float) -> None:
+        """Its handler has ended, with the outcome that it has."""
+        if self.state is not _RUNNING:
+            self._refuse(_SETTLING)
+        self.state, self.took_s = _SETTLING, now - self.began_at
+
+    def give_back(self, outcome: Postponed = GIVE_BACK) -> None:
+        """Its handler is not called here."""
+        if self.state not in _UNBEGUN:
+            self._refuse(_SETTLING)
+        self.state, self.outcome = _SETTLING, outcome
+
+    def end(self) -> None:
+        """The server has taken its outcome, or has said that its lease is lost."""
+        if self.state is not _SETTLING:
+            self._refuse(_ENDED)
+        # They lead back to the delivery: its body would stay until the garbage collector comes.
+        self.state, self.error, self.task, self.batch = _ENDED, None, None, None
+
+    def _refuse(self, to: State) -> NoReturn:
+        raise RuntimeError(f"{self.delivery} cannot go from {self.state.value} to {to.value}")
+
+
+def count_by_topic(held: Sequence[HeldDelivery]) -> dict[str, int]:
+    """How many deliveries there are of each topic."""
+    topics = [each.delivery.topic for each in held]
+    # Mostly all are of one; to count them one by one takes several times as long.
+    if topics and topics.count(topics[0]) == len(topics):
+        return {topics[0]: len(topics)}
+    return Counter(topics)
+
+
+def postponed_ms(held: Sequence[HeldDelivery]) -> dict[str, int]:
+    """The topics whose handlers ask for a pause, each with the longest time to shut its doors for, in ms."""
+    longest: dict[str, int] = {}
+    for each in held:
+        if type(each.outcome) is Postponed:
+            topic = each.delivery.topic
+            shut_ms = 0 if each.outcome.here else each.outcome.delay_ms
+            longest[topic] = max(shut_ms, longest.get(topic, 0))
+    return longest

@@ -1,0 +1,63 @@
+"""Imports the worker that a command line names."""
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from lisa_common.errors import InvalidInput
+from lisa_common.escaping import named_text
+from lisa_common.logs import event
+from lisa_consumer.worker.worker import Worker
+
+__all__ = ["load_worker"]
+
+logger = logging.getLogger(__name__)
+
+
+def load_worker(target: str) -> Worker:
+    """The worker of `module:name`, imported from the working directory first; raises InvalidInput.
+
+    Logs the traceback of a module that fails, from its own first line on.
+    """
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise InvalidInput("worker", target, "module:name, as in app.tasks:worker")
+    sys.path.insert(0, str(Path.cwd()))
+    module = _import(module_name, target)
+    worker = getattr(module, name, None)
+    if not isinstance(worker, Worker):
+        kind = "is missing" if worker is None else f"is of type {type(worker).__name__}"
+        raise InvalidInput("worker", target, f"the name of a Worker ({name!r} {kind})")
+    return worker
+
+
+def _import(module_name: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        text = named_text(error)
+        if not _is_missing(module_name, error):
+            own = error.with_traceback(_of_the_module(error.__traceback__))
+            logger.error(
+                "cannot import %s", module_name, exc_info=own, extra=event("import_failed", module_name=module_name)
+            )
+        raise InvalidInput("worker", target, f"in a module that can be imported ({text})") from error
+
+
+def _is_missing(module_name: str, error: Exception) -> bool:
+    """Whether the named module itself, or a package above it, is not there."""
+    return isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+
+
+def _of_the_module(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback after the import machinery; all of it if nothing follows."""
+    step = trace
+    while step is not None and _is_machinery(step.tb_frame.f_code.co_filename):
+        step = step.tb_next
+    return step or trace
+
+
+def _is_machinery(file: str) -> bool:
+    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")

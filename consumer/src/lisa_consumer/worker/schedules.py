@@ -1,0 +1,110 @@
+"""Schedules that a worker declares with its handlers."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.logs import event
+from lisa_common.model.schedule import Schedule
+from lisa_common.model.schedule_input import stored_fields
+from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.scheduling import declare
+from lisa_common.validation import Duration
+from lisa_consumer.handling.handler import Handler
+
+__all__ = ["DeclaresSchedules"]
+
+logger = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=Handler)
+
+Decorator = Callable[[H], H]
+
+_OF_HANDLERS = ("concurrency", "timeout")
+
+
+class DeclaresSchedules:
+    """The part of a worker that declares schedules. Its class has `on`, as `Worker` does."""
+
+    on: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schedules: list[Schedule] = []
+
+    def every(
+        self, period: Duration, *, name: str | None = None, topic: str | None = None, **options: Any
+    ) -> Callable[[H], H]:
+        """Registers a handler, and a schedule that sends it a message in every `period`, in seconds or as a timedelta.
+
+            @worker.every(60)
+            async def refresh(delivery): ...
+
+        The schedule is named as the function, or `name`; its topic is called the same, or `topic`. `options` are those
+        of `Admin.set_schedule` (body, catchup, overlap, ...), and `concurrency` and `timeout` of `on`. Any number of
+        workers may declare it: it is written only where it differs, and one that an operator has paused stays so. A
+        schedule that is no longer declared goes on until an operator deletes it. Raises InvalidInput.
+        """
+        if callable(period):
+            raise InvalidInput("period", period, "a duration, as in @worker.every(60)")
+        return self._declaration({"every": period, "topic": topic} | options, name)
+
+    def cron(
+        self, expression: str, *, tz: str = "UTC", name: str | None = None, topic: str | None = None, **options: Any
+    ) -> Callable[[H], H]:
+        """As `every`, by a cron expression in a time zone. Needs the extra `schedules`, else raises MissingCron."""
+        if callable(expression):
+            raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')
+        return self._declaration({"cron": expression, "tz": tz, "topic": topic} | options, name)
+
+    def _declaration(self, fields: dict[str, Any], name: str | None) -> Decorator[Any]:
+        of_handler = {option: fields.pop(option) for option in _OF_HANDLERS if option in fields}
+
+        def decorate(handler: H) -> H:
+            own = name if name is not None else getattr(handler, "__name__", "")
+            topic = fields["topic"] if fields["topic"] is not None else own
+            schedule = Schedule.of(stored_fields(fields | {"topic": topic}) | {"name": own})
+            schedule = schedule.checked(time.time_ns() // 1_000_000)
+            if any(each.name == own for each in self._schedules):
+                raise InvalidInput("schedule", own, "the name of one function only")
+            registered: H = self.on(topic, **of_handler)(handler)
+            self._schedules.append(schedule)
+            return registered
+
+        return decorate
+
+    @asynccontextmanager
+    async def _declared(self, connection: AsyncConnection, prefix: str) -> AsyncIterator[None]:
+        """Declares the schedules while the block runs, again and again until the server takes them."""
+        task = asyncio.create_task(self._declare_all(connection, prefix), name="declare schedules")
+        try:
+            yield
+        finally:
+            await cancel_all(task)
+
+    async def _declare_all(self, connection: AsyncConnection, prefix: str) -> None:
+        for schedule in self._schedules:
+            failures = 0
+            while not await _is_declared(connection, prefix, schedule, failures):
+                failures += 1
+                await asyncio.sleep(RECONNECT.compute(failures))
+
+
+async def _is_declared(connection: AsyncConnection, prefix: str, schedule: Schedule, failures: int) -> bool:
+    try:
+        made = await connection.run(declare(prefix, Topics(prefix), schedule))
+    except LisaError as error:
+        log = logger.debug if failures else logger.warning
+        fields = event("schedule_not_declared", schedule=schedule.name, error=str(error))
+        log("cannot declare schedule %s, retrying: %s", schedule.name, error, extra=fields)
+        return False
+    if made.changed or failures:
+        logger.info("declared schedule %s", schedule.name, extra=event("schedule_declared", schedule=schedule.name))
+    return True
