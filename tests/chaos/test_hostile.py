@@ -120,7 +120,7 @@ async def test_a_key_of_another_type_is_named_and_mended(
         ran = await asyncio.to_thread(commands.manager, "status")
         assert {"good", "bad"} <= {row[0] for row in ran.rows if row}
         ran = await asyncio.to_thread(commands.manager, "schedule", "list")
-        assert {"of-good", "of-bad"} <= {row[0] for row in ran.rows if row}
+        assert {"good", "bad"} <= {row[0] for row in ran.rows if row}
         await _all_answer(commands, 2)
         await _is_mended(commands, producer, handled)
     assert _faults(caplog) == []
