@@ -1,5 +1,5 @@
--- Drops all keys of a shard, if it holds no messages or if `force` is set. With `last`, only if nothing has become ready
--- since the caller looked.
+-- Drops all keys of a shard, if it holds no messages or if `force` is set, and no schedules or if `scheduled` is set. With
+-- `last`, only if nothing has become ready since the caller looked.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -16,9 +16,11 @@
 -- KEYS[13] busy      hash    message id -> key whose slot it holds
 -- KEYS[14] slots     zset    key and id of each message that holds a slot
 -- KEYS[15] parked    zset    what waits for a slot, by key and due time
+-- KEYS[16] schedules hash    schedule -> definition
 -- ARGV[1] force      flag    "1" to drop messages, too
--- ARGV[2] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
--- returns  { 1 if it was dropped, number of messages that it held }
+-- ARGV[2] scheduled  flag    "1" to drop schedules, too
+-- ARGV[3] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
+-- returns  { 1 if it was dropped, number of messages that it held, number of schedules that it had }
 local function last_entry()
   local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
   for i = 1, #info, 2 do
@@ -29,16 +31,16 @@ local function last_entry()
   return '0-0'
 end
 
-local count = redis.pcall('HLEN', messages)
-if type(count) == 'table' then
-  -- The key is no hash. Only `force` removes other types.
-  if not force then
-    return count
-  end
-  count = 0
+-- The number of fields. Only `force` removes keys of other types.
+local function size(key)
+  local count = redis.pcall('HLEN', key)
+  return type(count) == 'number' and count or force and 0 or redis.call('HLEN', key)
 end
-if count > 0 and not force or last ~= '' and last_entry() ~= last then
-  return { 0, count }
+
+local count, schedule_count = size(messages), size(schedules)
+local is_kept = count > 0 and not force or schedule_count > 0 and not scheduled
+if is_kept or last ~= '' and last_entry() ~= last then
+  return { 0, count, schedule_count }
 end
 redis.call('UNLINK', unpack(KEYS))
-return { 1, count }
+return { 1, count, schedule_count }

@@ -1,18 +1,17 @@
 -- Sends ticks of a schedule: each becomes one message, and moves the mark, in one step. Refuses ticks of another version
--- than the mark's, and ticks up to the mark: another manager has handled them. Only one tick may be ahead of its time, so
--- that a change has one message to take back.
+-- than the mark's, and ticks up to the mark: another manager has handled them. A schedule that was deleted, or has moved,
+-- has no mark here. Only one tick may be ahead of its time, so that a change has one message to take back.
 --
 -- KEYS[1] ticks      hash    schedule -> mark
 -- KEYS[2] messages   hash    message id -> record
 -- KEYS[3] waiting    zset    message id -> due ms
 -- KEYS[4] expiring   zset    message id -> expiry ms
--- KEYS[5] closed     string  exists if new messages go to other shards
--- KEYS[6] ready      stream
--- KEYS[7] owed       hash    message id -> groups
--- KEYS[8] failures   hash    copy -> failure
--- KEYS[9] retry      zset    copy -> due ms
--- KEYS[10] garbage   zset    copy -> died at, ms
--- KEYS[11] door      hash    limits of the topic, and what they have let pass
+-- KEYS[5] ready      stream
+-- KEYS[6] owed       hash    message id -> groups
+-- KEYS[7] failures   hash    copy -> failure
+-- KEYS[8] retry      zset    copy -> due ms
+-- KEYS[9] garbage   zset    copy -> died at, ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
@@ -22,14 +21,11 @@
 -- ARGV[7] exclusive  flag    "1" to leave a tick out while the message of an earlier one is not done
 -- ARGV[8...] tick, due, late, skipped, id, content per tick; late is 1 for a tick that was missed, skipped counts earlier
 --            ticks that are left out with it, content is the record after its stamp, or empty to leave the tick out
--- returns  { now ms, the mark or nil, messages sent, ticks left out }; the error RESHARDED where the shard is closed
+-- returns  { now ms, the mark or nil, messages sent, ticks left out }
 --@include clock, put_waiting, record, stamp, tick_mark
 -- How many more messages the topic may store; nil for any number.
 local room
-if redis.call('EXISTS', closed, door) > 0 then
-  if redis.call('EXISTS', closed) == 1 then
-    return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
-  end
+if redis.call('EXISTS', door) == 1 then
   --@include door
   local limits = read_door()
   room = limits.most and limits.most - redis.call('HLEN', messages)

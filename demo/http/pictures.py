@@ -55,7 +55,7 @@ _PAGES = {
     "messages": "messages?topic=baggage&state=garbage&error=belt",
     "message": "message?topic=baggage&id=bag-0000000004",
     "schedules": "schedules",
-    "schedule": "schedule?name=nightly-report",
+    "schedule": "schedule?topic=reports&name=nightly-report",
     "server": "server",
     "activity": "activity",
 }
@@ -97,10 +97,10 @@ def _add_bags(settings: ProducerSettings) -> None:
 
 def _add_schedules(settings: ProducerSettings) -> None:
     with Admin(settings=settings) as admin:
-        admin.set_schedule("nightly-report", topic="reports", cron="30 2 * * MON-FRI", tz="America/New_York", body={})
-        admin.set_schedule("weather", topic="weather", every=900, jitter=30)
-        admin.set_schedule("crew-lists", topic="reports", cron="0 */6 * * *", overlap="skip")
-        admin.set_schedule("old-fares", topic="reports", cron="@daily")
-        admin.pause_schedule("old-fares")
+        admin.set_schedule("reports", "nightly-report", cron="30 2 * * MON-FRI", tz="America/New_York", body={})
+        admin.set_schedule("weather", "weather", every=900, jitter=30)
+        admin.set_schedule("reports", "crew-lists", cron="0 */6 * * *", overlap="skip")
+        admin.set_schedule("reports", "old-fares", cron="@daily")
+        admin.pause_schedule("reports", "old-fares")
         admin.note_activity(Activity("olaf", "pause schedule", "reports", 1, "old-fares"))
         admin.note_activity(Activity("erna", "replay", "baggage", 3, "error=belt"))

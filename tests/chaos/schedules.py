@@ -13,16 +13,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError, ServerError
-from lisa_common.model.keys import schedules_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics, read_registry
+from lisa_common.protocol.schedules import get_definition
+from lisa_common.protocol.scheduling import Home, find_home
 from lisa_manager import Admin
 from lisa_manager.admin import schedule_changes
 from lisa_manager.settings import ManagerSettings
@@ -63,7 +64,7 @@ class Version:
     since_ms: int
     """No tick up to here is of this version, if the rhythm has changed; else when the change was written."""
     known_ms: int = 0
-    """When it was certainly in force: the call had returned, or its mark was seen."""
+    """When it was certainly in force: the call had returned, or it was seen."""
 
 
 @dataclass(slots=True)
@@ -108,26 +109,24 @@ class Author:
         self._count += 1
         number = self._count
         flow = self._flow(name, kind, number)
+        began_ms = _patiently(connection, server_time())
         died = may_die and self._dice.random() < 0.33
         try:
             if died:
-                _run_partly(connection, flow, self._dice.randrange(2, 12))
+                _run_partly(connection, flow, self._dice.randrange(2, 8))
                 self._changes.abandoned += 1
             else:
                 connection.run(flow, patience_s=20)
                 self._changes.acknowledged += 1
         except ServerError:
             self._changes.failed += 1
-            died = True
         except LisaError:
             return  # it does not exist, or exists already
-        self._note(connection, name)
-        if died:
-            self._wait_until_in_force(connection, name)
+        self._note(connection, name, began_ms)
         self._changes.versions[name][-1].known_ms = _patiently(connection, server_time())
 
     def _flow(self, name: str, kind: str, number: int) -> Flow[Any]:
-        place = (self._prefix, Topics(self._prefix), name)
+        place = (Topics(self._prefix), self._topic_of(name), name)
         if kind in {"pause", "resume"}:
             return schedule_changes.set_paused(*place, paused=kind == "pause")
         if kind == "delete":
@@ -135,43 +134,42 @@ class Author:
         fields: dict[str, Any] = {"body": f"{name} {number}", "catchup": "all"}
         known = self._changes.versions[name]
         if kind == "set" or not known or known[-1].number < 0:
-            topic = self._options.topics[hash_of(name) % len(self._options.topics)]
-            fields |= {"topic": topic, "every": self._dice.choice(_PERIODS_S), "paused": False}
+            fields |= {"every": self._dice.choice(_PERIODS_S), "paused": False}
         return schedule_changes.set_schedule(*place, fields)
 
-    def _note(self, connection: Connection, name: str) -> None:
+    def _note(self, connection: Connection, name: str, began_ms: int) -> None:
         """Reads what is written now, and notes it if it is new."""
-        stored = _patiently(connection, command("HGET", schedules_key(self._prefix), name))
-        fields = json.loads(stored) if stored else {}
-        schedule = fields.get("schedule")
+        stored = self._read(connection, name)
         known = self._changes.versions[name]
-        if schedule is None:
+        if stored is None:
             if known and known[-1].number >= 0:
-                known.append(Version(-1, None, int(fields.get("version", known[-1].since_ms))))
+                # It was deleted then or later, up to now.
+                known.append(Version(-1, None, began_ms))
             return
+        version, _, text = stored.split(b" ", 2)
+        schedule = json.loads(text)
         number = int(schedule["body"].split()[1])
         period_ms = None if schedule.get("paused") else schedule["every_ms"]
         if not known or (known[-1].number, known[-1].period_ms) != (number, period_ms):
-            known.append(Version(number, period_ms, fields["version"]))
+            known.append(Version(number, period_ms, int(version)))
 
-    def _wait_until_in_force(self, connection: Connection, name: str) -> None:
-        """Waits until some manager has made the second write."""
+    def _read(self, connection: Connection, name: str) -> bytes | None:
+        """What is stored of a schedule, once it does not move."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            stored = _patiently(connection, command("HGET", schedules_key(self._prefix), name))
-            if stored is None:
-                return
-            fields = json.loads(stored)
-            topics = [*fields.get("left", {}), *([fields["schedule"]["topic"]] if "schedule" in fields else [])]
-            if all(self._mark_version(connection, topic, name) >= fields["version"] for topic in topics):
-                return
+            before = self._home_of(connection, name)
+            stored = _patiently(connection, get_definition(before.keys, name))
+            after = self._home_of(connection, name)
+            if before.keys == after.keys and not before.is_moving and not after.is_moving:
+                return cast("bytes | None", stored)
             idle(0.05)
-        raise AssertionError(f"no manager has put {name} in force for 60 s: {stored!r}")
+        raise AssertionError(f"no manager has moved {name} for 60 s")
 
-    def _mark_version(self, connection: Connection, topic: str, name: str) -> int:
-        layout = layout_of(connection, self._prefix, topic)
-        marks = [_patiently(connection, command("HGET", keys.of("ticks"), name)) for keys in layout.ever]
-        return max((int(mark.split()[0]) for mark in marks if mark), default=0)
+    def _home_of(self, connection: Connection, name: str) -> Home:
+        return connection.run(find_home(layout_of(connection, self._prefix, self._topic_of(name))), patience_s=20)
+
+    def _topic_of(self, name: str) -> str:
+        return self._options.topics[hash_of(name) % len(self._options.topics)]
 
 
 def hash_of(name: str) -> int:

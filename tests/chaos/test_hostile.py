@@ -23,7 +23,7 @@ from support.running import Handled, managed, new_worker, working
 POLICY = Policy(visibility_ms=500, backoff="fixed", backoff_base_ms=50)
 LOOKS = (
     *(["status"], ["status", "--json"], ["check"], ["check", "--json"], ["topic", "list"], ["group", "list", "bad"]),
-    *(["schedule", "list"], ["schedule", "show", "of-bad"], ["schedule", "show", "of-good"], ["doctor"]),
+    *(["schedule", "list"], ["schedule", "show", "bad", "of-bad"], ["schedule", "show", "good", "of-good"], ["doctor"]),
     *(["garbage", "list", "bad"], ["garbage", "list", "bad", "--json"], ["show", "bad", "a"], ["show", "bad", "known"]),
 )
 
@@ -34,7 +34,7 @@ def bad(redis_url: str, client: redis.Redis, prefix: str) -> ShardKeys:
     with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
         for topic in ("good", "bad"):
             client.hset(topics_key(prefix), topic, POLICY.dump())
-            admin.set_schedule(f"of-{topic}", topic=topic, every=timedelta(days=1))
+            admin.set_schedule(topic, f"of-{topic}", every=timedelta(days=1))
     return ShardKeys(prefix, "bad")
 
 
@@ -120,7 +120,7 @@ async def test_a_key_of_another_type_is_named_and_mended(
         ran = await asyncio.to_thread(commands.manager, "status")
         assert {"good", "bad"} <= {row[0] for row in ran.rows if row}
         ran = await asyncio.to_thread(commands.manager, "schedule", "list")
-        assert {"of-good", "of-bad"} <= {row[0] for row in ran.rows if row}
+        assert {"good", "bad"} <= {row[0] for row in ran.rows if row}
         await _all_answer(commands, 2)
         await _is_mended(commands, producer, handled)
     assert _faults(caplog) == []

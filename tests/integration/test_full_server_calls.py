@@ -57,7 +57,7 @@ def test_a_topic_is_dropped(admin: Admin, producer: Producer, client: redis.Redi
     """With its groups, former shards, limits, history and schedules; what is said is what was done."""
     admin.create_topic("orders", max_in_flight=10, expire_idle_ms=3_600_000)
     admin.create_group("orders", "g")
-    admin.set_schedule("daily", topic="orders", every=3600)
+    admin.set_schedule("orders", "daily", every=3600)
     _send(producer, "orders", "a", "b")
     admin.reshard("orders", 3)
     _send(producer, "orders", "c")
@@ -103,12 +103,12 @@ def test_messages_are_cancelled_and_purged(
 
 def test_a_schedule_is_paused_and_deleted(admin: Admin, client: redis.Redis) -> None:
     """A schedule that fills the server can be stopped."""
-    admin.set_schedule("often", topic="orders", every=1)
+    admin.set_schedule("orders", "often", every=1)
     _fill(client)
-    admin.pause_schedule("often")
+    admin.pause_schedule("orders", "often")
     [schedule] = admin.list_schedules()
     assert schedule.schedule.paused
-    admin.delete_schedule("often")
+    admin.delete_schedule("orders", "often")
     assert admin.list_schedules() == []
 
 

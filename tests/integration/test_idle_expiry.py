@@ -147,7 +147,7 @@ async def test_a_damaged_topic_hurts_no_other(site: Site) -> None:
 async def test_a_topic_with_schedules_is_used(site: Site) -> None:
     """Even if its messages may be dropped: a schedule ends when somebody deletes it, and then the topic may expire."""
     await site.admin.set_policy("orders", expire_idle_ms=1, expire_idle="always")
-    await site.admin.set_schedule("daily", topic="orders", every=86_400)
+    await site.admin.set_schedule("orders", "daily", every=86_400)
     mark = idle_key(site.prefix)
     async with site.managed():
         await wait_until_async(lambda: site.client.hget(mark, "orders"))
@@ -155,5 +155,5 @@ async def test_a_topic_with_schedules_is_used(site: Site) -> None:
         await wait_until_async(lambda: site.client.hget(mark, "orders") != first, what="another look")
         assert "orders" in await _topics(site)
         assert [state.schedule.name for state in await site.admin.list_schedules()] == ["daily"]
-        await site.admin.delete_schedule("daily")
+        await site.admin.delete_schedule("orders", "daily")
         await _gone(site, "orders")

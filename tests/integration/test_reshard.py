@@ -11,14 +11,15 @@ import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError, NotConfirmed
+from lisa_common.errors import LisaError, NotConfirmed, OutcomeUnknown
 from lisa_common.model.keys import dropped_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow
 from lisa_consumer import Delivery
 from lisa_manager import AsyncAdmin
 from lisa_manager.doors import read_limits
-from lisa_manager.resharding import close_former
+from lisa_manager.resharding import close_former, reshard
 from lisa_producer import (
     AsyncProducer,
     CancelOutcome,
@@ -133,6 +134,27 @@ async def test_a_reshard_that_the_server_lost_is_done_again(
     assert (await producer.send("orders", b"x", id="m2", delay=60)).outcome is SendOutcome.SENT
     assert (await producer.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.DUPLICATE
     assert (await producer.find("orders", "m1")).state is State.WAITING
+
+
+async def test_a_reshard_that_is_lost_on_the_way_closes_nothing(
+    connection: AsyncConnection, sender: AsyncProducer, client: redis.Redis, prefix: str
+) -> None:
+    """The topic takes messages as before, and the operator is told."""
+    await sender.send("orders", b"x", id="first", delay=60)
+    stored: Any = client.hget(topics_key(prefix), "orders")
+
+    def losing(flow: Flow[Any]) -> Flow[Any]:
+        step = next(flow)
+        while True:
+            results = yield step
+            if isinstance(step, Call) and step.script and step.script.name == "set_policy":
+                client.hset(topics_key(prefix), "orders", stored)
+            step = flow.send(results)
+
+    with pytest.raises(OutcomeUnknown, match="lost the new layout of orders"):
+        await connection.run(losing(reshard(prefix, "orders", 4)))
+    assert not client.exists(_layout(client, prefix).shards[0].of("closed"))
+    assert (await sender.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.SENT
 
 
 async def test_each_group_gets_messages_sent_right_after(

@@ -1,7 +1,6 @@
 """Schedules end to end: operators, workers and managers, on a real server."""
 
 import asyncio
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,9 +12,15 @@ import redis
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput, UnknownSchedule
+from lisa_common.model.schedule import Schedule
+from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.scheduling import declare
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.ticker import Ticker
+from lisa_manager.resharding import close_former
+from lisa_manager.shard_table import ShardTable
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until, wait_until_async
 from support.commands import Commands
@@ -39,10 +44,10 @@ def _ticks(client: redis.Redis, prefix: str, topic: str = "orders") -> list[str]
 
 def test_an_operator_changes_a_schedule(admin: Admin) -> None:
     """Fields that are not named stay; the same again changes nothing; a new rhythm replaces the other one."""
-    assert admin.set_schedule("s", topic="orders", every=60, body={"a": 1}, priority=3)
-    assert not admin.set_schedule("s", every=60)
-    assert admin.set_schedule("s", cron="30 2 * * *", tz="Europe/Berlin", priority=DEFAULT)
-    schedule = admin.schedule("s").schedule
+    assert admin.set_schedule("orders", "s", every=60, body={"a": 1}, priority=3)
+    assert not admin.set_schedule("orders", "s", every=60)
+    assert admin.set_schedule("orders", "s", cron="30 2 * * *", tz="Europe/Berlin", priority=DEFAULT)
+    schedule = admin.schedule("orders", "s").schedule
     assert schedule is not None
     assert (schedule.every_ms, schedule.cron, schedule.priority, schedule.body) == (
         None,
@@ -50,51 +55,53 @@ def test_an_operator_changes_a_schedule(admin: Admin) -> None:
         None,
         b'{"a":1}',
     )
-    state = admin.schedule("s")
+    state = admin.schedule("orders", "s")
     assert state.in_words == "At 02:30 every day (Europe/Berlin)"
     assert len(state.next_ticks()) == 10
     assert state.is_sent_ahead
-    assert admin.pause_schedule("s")
-    assert not admin.pause_schedule("s")
-    assert (admin.schedule("s").next_ms, admin.sizes("orders")[0].waiting) == (None, 0)
-    assert admin.resume_schedule("s")
+    assert admin.pause_schedule("orders", "s")
+    assert not admin.pause_schedule("orders", "s")
+    assert (admin.schedule("orders", "s").next_ms, admin.sizes("orders")[0].waiting) == (None, 0)
+    assert admin.resume_schedule("orders", "s")
     assert admin.sizes("orders")[0].waiting == 1
-    first, second = admin.schedule("s").next_ticks(2)
-    assert admin.skip_tick("s") == first
-    assert admin.skip_tick("s") == first, "called again, it skips no more"
-    assert admin.schedule("s").next_ms == second
-    admin.delete_schedule("s")
+    first, second = admin.schedule("orders", "s").next_ticks(2)
+    assert admin.skip_tick("orders", "s") == first
+    assert admin.skip_tick("orders", "s") == first, "called again, it skips no more"
+    assert admin.schedule("orders", "s").next_ms == second
+    admin.delete_schedule("orders", "s")
     assert (admin.list_schedules(), admin.sizes("orders")[0].waiting) == ([], 0)
     for call in (admin.schedule, admin.pause_schedule, admin.delete_schedule, admin.run_now, admin.skip_tick):
-        with pytest.raises(UnknownSchedule, match="there is no schedule 's'"):
-            call("s")
+        with pytest.raises(UnknownSchedule, match="there is no schedule 's' of topic 'orders'"):
+            call("orders", "s")
     assert admin.check().findings == ()
 
 
-def test_a_schedule_moves_to_another_topic(admin: Admin) -> None:
-    """What it has sent ahead to the former one is taken back."""
-    admin.set_schedule("s", topic="orders", every=3600)
-    admin.set_schedule("s", topic="mail")
+def test_topics_have_schedules_of_one_name(admin: Admin) -> None:
+    """A name belongs to its topic; the list is sorted by both."""
+    for topic in ("orders", "mail"):
+        admin.set_schedule(topic, "s", every=3600, body=topic)
+    assert [(state.topic, state.name) for state in admin.list_schedules()] == [("mail", "s"), ("orders", "s")]
+    admin.delete_schedule("orders", "s")
     assert {sizes.topic: sizes.waiting for sizes in admin.sizes()} == {"orders": 0, "mail": 1}
-    admin.set_schedule("s", topic="orders")
-    assert {sizes.topic: sizes.waiting for sizes in admin.sizes()} == {"orders": 1, "mail": 0}
+    assert [state.topic for state in admin.list_schedules()] == ["mail"]
+    assert admin.list_schedules("orders") == []
     assert admin.check().findings == ()
 
 
 def test_bad_input_writes_nothing(admin: Admin, client: redis.Redis, prefix: str) -> None:
     """Neither to the registry nor anywhere else."""
     bad: list[dict[str, Any]] = [
-        {"topic": "orders"},
-        {"every": 60},
-        {"topic": "orders", "cron": "0 0 31 2 *"},
-        {"topic": "orders", "every": 0.001},
-        {"topic": "orders", "cron": "* * * * *", "tz": "Nowhere/Here"},
+        {},
+        {"every": 60, "subject": "mail"},
+        {"cron": "0 0 31 2 *"},
+        {"every": 0.001},
+        {"cron": "* * * * *", "tz": "Nowhere/Here"},
     ]
     for fields in bad:
         with pytest.raises(InvalidInput):
-            admin.set_schedule("s", **fields)
-    with pytest.raises(InvalidInput, match="topic of schedule b"):
-        admin.import_schedules({"a": {"topic": "orders", "every": 60}, "b": {"topic": "no topic", "every": 60}})
+            admin.set_schedule("orders", "s", **fields)
+    with pytest.raises(InvalidInput, match="topic of schedule no topic/b"):
+        admin.import_schedules({"orders": {"a": {"every": 60}}, "no topic": {"b": {"every": 60}}})
     assert client.keys(f"{prefix}:*") == []
 
 
@@ -129,8 +136,8 @@ async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admi
     assert {delivery.body for delivery in seen} == {b"go"}
     states = {state.name: state for state in await asyncio.to_thread(admin.list_schedules)}
     assert states.keys() == {"beat", "nightly"}
-    await asyncio.to_thread(admin.pause_schedule, "beat")
-    version = (await asyncio.to_thread(admin.schedule, "beat")).version
+    await asyncio.to_thread(admin.pause_schedule, "beat", "beat")
+    version = (await asyncio.to_thread(admin.schedule, "beat", "beat")).version
     again = worker()
 
     @again.every(3600)
@@ -138,18 +145,68 @@ async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admi
         """Declared after the others."""
 
     task = asyncio.create_task(again.serve())
-    await wait_until_async(lambda: client.hexists(f"{prefix}:schedules", "last"), 20, what="the last declaration")
+    await wait_until_async(
+        lambda: client.hexists(f"{prefix}:{{last}}:schedules", "last"), 20, what="the last declaration"
+    )
     again.stop()
     await task
-    assert (await asyncio.to_thread(admin.schedule, "beat")).version == version
+    assert (await asyncio.to_thread(admin.schedule, "beat", "beat")).version == version
+
+
+async def test_a_change_without_a_wake_is_seen_at_the_next_turn(redis_url: str, prefix: str, admin: Admin) -> None:
+    """The first schedule of a topic within two seconds."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConnection.of(settings, name="ticker") as connection:
+        table = ShardTable(prefix, fallback_s=1)
+        discoverer = Discoverer(connection, table)
+        ticker = Ticker(connection, table, discoverer, settings)
+
+        async def declare_it(**fields: Any) -> None:
+            schedule = Schedule.of({"topic": "orders", "name": "s", "every_ms": 86_400_000} | fields)
+            await connection.run(declare(Topics(prefix), schedule))
+
+        async def turn() -> bool:
+            await discoverer.turn()
+            await ticker.turn()
+            return (await asyncio.to_thread(admin.schedule, "orders", "s")).is_sent_ahead
+
+        await asyncio.to_thread(admin.create_topic, "orders")
+        await declare_it()
+        await wait_until_async(turn, 5, what="the first tick ahead")
+        await declare_it(body=b"other")
+        assert not (await asyncio.to_thread(admin.schedule, "orders", "s")).is_sent_ahead
+        assert await turn()
+
+
+async def test_a_topic_whose_schedules_cannot_be_read_stops_no_other(
+    redis_url: str, prefix: str, admin: Admin, client: redis.Redis
+) -> None:
+    """Wherever it stands in the list."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
+    for topic in ("bad-1", "good", "bad-2"):
+        await asyncio.to_thread(lambda each=topic: admin.set_schedule(each, "s", every=1))
+    for topic in ("bad-1", "bad-2"):
+        client.set(f"{prefix}:{{{topic}}}:ticks", "of another program")
+    async with AsyncConnection.of(settings, name="ticker") as connection:
+        table = ShardTable(prefix, fallback_s=1)
+        discoverer = Discoverer(connection, table)
+        ticker = Ticker(connection, table, discoverer, settings)
+        await discoverer.turn()
+
+        async def is_sent() -> bool:
+            await ticker.turn()
+            return (await asyncio.to_thread(admin.schedule, "good", "s")).sent >= 3
+
+        await wait_until_async(is_sent, 20, what="three ticks")
 
 
 def test_two_declarations_of_one_name_are_refused() -> None:
     """In one worker; so are wrong fields, when the module is imported."""
     worker = Worker("g", settings=ConsumerSettings())
     worker.every(60, name="a", topic="one")(lambda _: None)
+    worker.every(60, name="a", topic="two")(lambda _: None)
     with pytest.raises(InvalidInput, match="schedule must be the name of one function only"):
-        worker.every(60, name="a", topic="two")(lambda _: None)
+        worker.every(60, name="a", topic="one")(lambda _: None)
     with pytest.raises(InvalidInput, match="cron must be"):
         worker.cron("x", name="b")(lambda _: None)
 
@@ -157,7 +214,7 @@ def test_two_declarations_of_one_name_are_refused() -> None:
 @pytest.mark.slow
 def test_a_topic_is_dropped_with_its_schedules(admin: Admin, redis_url: str, prefix: str, tmp_path: Path) -> None:
     """Only by force; no manager brings it back."""
-    admin.set_schedule("s", topic="orders", every=1)
+    admin.set_schedule("orders", "s", every=1)
     programs = Programs(redis_url, prefix, tmp_path)
     try:
         programs.manager()
@@ -175,16 +232,16 @@ def test_a_topic_is_dropped_with_its_schedules(admin: Admin, redis_url: str, pre
 def test_ticks_go_on_through_a_reshard(
     admin: Admin, redis_url: str, prefix: str, client: redis.Redis, tmp_path: Path
 ) -> None:
-    """Each tick once, in the shard of the schedule's name; the former shards drain."""
-    admin.set_schedule("s", topic="orders", every=1, catchup="all")
+    """Each tick once, in the first shard of some layout; the former shards drain."""
+    admin.set_schedule("orders", "s", every=1, catchup="all")
     programs = Programs(redis_url, prefix, tmp_path)
     try:
         programs.manager()
         for shards in (3, 2):
-            sent = admin.schedule("s").sent
-            wait_until(lambda before=sent: admin.schedule("s").sent >= before + 2, 20)
+            sent = admin.schedule("orders", "s").sent
+            wait_until(lambda before=sent: admin.schedule("orders", "s").sent >= before + 2, 20)
             admin.reshard("orders", shards)
-        wait_until(lambda: admin.schedule("s").sent >= 6, 30)
+        wait_until(lambda: admin.schedule("orders", "s").sent >= 6, 30)
         tags = ("orders", *(f"orders/{n}.1" for n in range(3)), *(f"orders/{n}.2" for n in range(2)))
         ids = [id for tag in tags for id in _ticks(client, prefix, tag)]
         ticks = sorted(datetime.fromisoformat(id.removesuffix("~").partition("@")[2]) for id in ids)
@@ -200,20 +257,28 @@ def test_ticks_go_on_through_a_reshard(
 @pytest.mark.slow
 async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str, prefix: str, admin: Admin) -> None:
     """With overlap = skip, a message that runs while its topic is resharded still counts; once it is acked, no more."""
-    await asyncio.to_thread(lambda: admin.set_schedule("s", topic="orders", every=1, overlap="skip"))
+    await asyncio.to_thread(lambda: admin.set_schedule("orders", "s", every=1, overlap="skip"))
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
 
     async def skips(more: int) -> None:
-        before = (await asyncio.to_thread(admin.schedule, "s")).skipped
-        await wait_until_async(lambda: admin.schedule("s").skipped >= before + more, 20, what="ticks left out")
+        before = (await asyncio.to_thread(admin.schedule, "orders", "s")).skipped
+        await wait_until_async(
+            lambda: admin.schedule("orders", "s").skipped >= before + more, 20, what="ticks left out"
+        )
 
-    async with managed(redis_url, prefix), AsyncConsumer("orders", "g", settings=settings) as consumer:
+    async with (
+        managed(redis_url, prefix),
+        AsyncConsumer("orders", "g", settings=settings) as consumer,
+        AsyncConnection.of(ManagerSettings(redis_url=redis_url), name="operator") as connection,
+    ):
         [held] = await consumer.read(limit=1, wait=10)
         await skips(2)
-        sent = (await asyncio.to_thread(admin.schedule, "s")).sent
+        sent = (await asyncio.to_thread(admin.schedule, "orders", "s")).sent
         await asyncio.to_thread(admin.reshard, "orders", 3)
-        await skips(3)
-        assert (await asyncio.to_thread(admin.schedule, "s")).sent == sent
+        await skips(1)
+        await connection.run(close_former(prefix, "orders"))
+        await skips(2)
+        assert (await asyncio.to_thread(admin.schedule, "orders", "s")).sent == sent
         assert await consumer.ack(held) == ["acked"]
         [following] = await consumer.read(limit=1, wait=20)
         assert following.shard != held.shard
@@ -226,24 +291,27 @@ async def test_a_former_shard_that_cannot_be_read_holds_up_no_other_schedule(
     """With overlap = skip, a schedule has to look there before it sends; those of other topics go on meanwhile."""
 
     def sent(name: str) -> int:
-        return admin.schedule(name).sent
+        return admin.schedule({"held": "orders", "free": "mail"}[name], name).sent
 
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
     async with AsyncConnection.of(settings, name="ticker") as connection:
-        ticker = Ticker(connection, settings)
+        table = ShardTable(prefix, fallback_s=1)
+        discoverer = Discoverer(connection, table)
+        ticker = Ticker(connection, table, discoverer, settings)
 
         async def turn_until(name: str, least: int) -> None:
             async def done() -> bool:
+                await discoverer.turn()
                 await ticker.turn()
                 return await asyncio.to_thread(sent, name) >= least
 
             await wait_until_async(done, 20, what=f"tick {least} of {name}")
 
-        await asyncio.to_thread(lambda: admin.set_schedule("held", topic="orders", every=1, overlap="skip"))
-        await asyncio.to_thread(lambda: admin.set_schedule("free", topic="mail", every=1))
+        await asyncio.to_thread(lambda: admin.set_schedule("orders", "held", every=1, overlap="skip"))
+        await asyncio.to_thread(lambda: admin.set_schedule("mail", "free", every=1))
         await turn_until("held", 1)
         await asyncio.to_thread(admin.reshard, "orders", 3)
-        assert sent("held") == 1, "its mark is still in the former shard"
+        await connection.run(close_former(prefix, "orders"))
         client.set(f"{prefix}:{{orders}}:messages", "of another program")
         await turn_until("free", sent("free") + 3)
         assert sent("held") == 1
@@ -258,12 +326,14 @@ def test_a_manager_exports_what_it_does_with_schedules(
     name = "lisa_schedule_next_timestamp_seconds"
     try:
         url = metrics_url(programs.manager("--metrics", "127.0.0.1:0"))
-        admin.set_schedule("often", topic="orders", every=1)
-        admin.set_schedule("seldom", topic="orders", every=86_400)
+        admin.set_schedule("orders", "often", every=1)
+        admin.set_schedule("orders", "seldom", every=86_400)
         wait_until(lambda: scrape(url).sum("lisa_schedule_ticks_total", schedule="often", outcome="sent") >= 2, 20)
-        wait_until(lambda: scrape(url).sum(name, schedule="seldom") * 1000 == admin.schedule("seldom").next_ms, 20)
+        wait_until(
+            lambda: scrape(url).sum(name, schedule="seldom") * 1000 == admin.schedule("orders", "seldom").next_ms, 20
+        )
         assert abs(scrape(url).sum(name, schedule="often") - time.time()) < 5
-        admin.delete_schedule("often")
+        admin.delete_schedule("orders", "often")
         wait_until(lambda: not scrape(url).sum(name, schedule="often"), 20, what="a deleted schedule to be forgotten")
         assert scrape(url).sum(name, schedule="seldom")
     finally:
@@ -272,73 +342,78 @@ def test_a_manager_exports_what_it_does_with_schedules(
 
 def test_an_import_of_many_writes_each(admin: Admin) -> None:
     """They are written side by side; a refusal names the schedule, and what is the same is left alone."""
-    many: dict[str, dict[str, Any]] = {f"s{at}": {"topic": f"t{at % 3}", "every": _YEARS_S + at} for at in range(250)}
+    many: dict[str, dict[str, dict[str, Any]]] = {
+        f"t{topic}": {f"s{at}": {"every": _YEARS_S + at} for at in range(topic, 250, 3)} for topic in range(3)
+    }
     assert len(admin.import_schedules(many).created) == 250
-    many["s7"] = {"topic": "t2", "every": _YEARS_S + 7_000_000}
+    many["t1"]["s7"] = {"every": _YEARS_S + 7_000_000}
     done = admin.import_schedules(many)
-    assert (done.created, done.changed, len(done.unchanged)) == ((), ("s7",), 249)
+    assert (done.created, done.changed, len(done.unchanged)) == ((), ("t1/s7",), 249)
     states = admin.list_schedules()
     assert len(states) == 250
     assert all(state.is_sent_ahead for state in states)
-    done = admin.import_schedules({"s7": many["s7"]}, prune=True)
-    assert len(done.deleted) == 249
+    kept = {"t1": {"s7": many["t1"]["s7"]}}
+    assert len(admin.import_schedules(kept, prune=["t1"]).deleted) == 82
+    assert len(admin.import_schedules(kept, prune=["*"]).deleted) == 167
     assert sum(sizes.waiting for sizes in admin.sizes()) == 1
 
 
 def test_run_now_and_backfill(admin: Admin) -> None:
     """Beside the ticks; a backfill that is repeated within the dedup window sends nothing more."""
-    admin.set_schedule("s", topic="orders", every=60)
-    id = admin.run_now("s")
+    admin.set_schedule("orders", "s", every=60)
+    id = admin.run_now("orders", "s")
     found = admin.find("orders", id)
     assert found is not None
     now = datetime.now(UTC)
     for sent in (10, 0):
-        result = admin.backfill("s", now - timedelta(minutes=10), now)
+        result = admin.backfill("orders", "s", now - timedelta(minutes=10), now)
         assert result.ticks in {10, 11}
         assert result.sent == (result.ticks if sent else 0)
     with pytest.raises(InvalidInput, match="to must be a time up to now"):
-        admin.backfill("s", now, now + timedelta(days=1))
+        admin.backfill("orders", "s", now, now + timedelta(days=1))
     with pytest.raises(InvalidInput, match="at most 100000 ticks"):
-        admin.backfill("s", now - timedelta(days=400), now)
+        admin.backfill("orders", "s", now - timedelta(days=400), now)
 
 
 def test_the_commands(commands: Commands, tmp_path: Path) -> None:
     """Each of them; what is wrong is one line."""
-    made = commands.manager("schedule", "set", "s", "--topic", "orders", "--cron", "0 9 * * 1", "--tz", "Asia/Tokyo")
+    made = commands.manager("schedule", "set", "orders", "s", "--cron", "0 9 * * 1", "--tz", "Asia/Tokyo")
     assert made.out.startswith("s: At 09:00 on Monday (Asia/Tokyo); next ")
-    shown = commands.manager("schedule", "show", "s").out
+    shown = commands.manager("schedule", "show", "orders", "s").out
     assert shown.count("Monday, ") == 10
     assert "09:00:00 JST, in " in shown
     listed = commands.manager("schedule", "list", "--json").document
     assert [(each["name"], each["schedule"]["cron"]) for each in listed] == [("s", "0 9 * * 1")]
-    for words in (["pause", "s"], ["resume", "s"], ["skip", "s"], ["run-now", "s"]):
-        assert commands.manager("schedule", *words).code == 0
-    ran = commands.manager("schedule", "backfill", "s", "--from", "2026-01-01T00:00Z", "--to", "2026-02-01T00:00Z")
+    for verb in ("pause", "resume", "skip", "run-now"):
+        assert commands.manager("schedule", verb, "orders", "s").code == 0
+    ran = commands.manager(
+        "schedule", "backfill", "orders", "s", "--from", "2026-01-01T00:00Z", "--to", "2026-02-01T00:00Z"
+    )
     assert ran.out == "sent 4 ticks of s\n"
     path = tmp_path / "schedules.toml"
     path.write_text(
-        '[schedules.a]\ntopic = "orders"\nevery = "15m"\nbody = { x = 1 }\n'
-        '[schedules.b]\ntopic = "orders"\ncron = "@daily"\nfrom = 2026-01-01T00:00:00Z\n'
+        '[schedules.orders.a]\nevery = "15m"\nbody = { x = 1 }\n'
+        '[schedules.orders.b]\ncron = "@daily"\nfrom = 2026-01-01T00:00:00Z\n'
     )
     assert commands.manager("schedule", "import", str(path)).out == "2 created, 0 changed, 0 unchanged, 0 deleted\n"
-    again = commands.manager("schedule", "import", str(path), "--prune", "--json").document
-    assert again == {"created": [], "changed": [], "unchanged": ["a", "b"], "deleted": ["s"]}
-    assert commands.manager("schedule", "delete", "a", "--yes").out == "deleted a\n"
+    again = commands.manager("schedule", "import", str(path), "--prune", "orders", "--json").document
+    assert again == {"created": [], "changed": [], "unchanged": ["orders/a", "orders/b"], "deleted": ["orders/s"]}
+    assert commands.manager("schedule", "delete", "orders", "a", "--yes").out == "deleted a\n"
     for words, told in (
         (
-            ["set", "x", "--topic", "orders", "--every", "1ms"],
+            ["set", "orders", "x", "--every", "1ms"],
             "every must be seconds or a timedelta from 1 s to 10 years",
         ),
-        (["set", "x", "--topic", "orders", "--cron", "0 0 31 2 *"], "cron must be five fields"),
-        (["show", "gone"], "there is no schedule 'gone'"),
-        (["set", "x"], "schedule must be given at least one field"),
+        (["set", "orders", "x", "--cron", "0 0 31 2 *"], "cron must be five fields"),
+        (["show", "orders", "gone"], "there is no schedule 'gone' of topic 'orders'"),
+        (["set", "orders", "x"], "schedule must be given at least one field"),
     ):
         ran = commands.manager("schedule", *words)
         assert ran.code == 2
         assert told in ran.err
         assert ran.err.count("\n") == 1
-    path.write_text('[schedules.a]\ntopic = "orders"\nevery = "soon"\n')
-    assert "every of schedule a must be" in commands.manager("schedule", "import", str(path)).err
+    path.write_text('[schedules.orders.a]\nevery = "soon"\n')
+    assert "every of schedule orders/a must be" in commands.manager("schedule", "import", str(path)).err
 
 
 def test_a_send_at_a_local_time(redis_url: str, prefix: str) -> None:
@@ -363,8 +438,8 @@ def test_a_send_at_a_local_time(redis_url: str, prefix: str) -> None:
 
 def test_marks_that_cannot_be_read_hide_no_other_schedule(admin: Admin, client: redis.Redis, prefix: str) -> None:
     """Their schedules are listed with the reason."""
-    admin.set_schedule("a", topic="mail", every=60)
-    admin.set_schedule("b", topic="orders", every=60)
+    admin.set_schedule("mail", "a", every=60)
+    admin.set_schedule("orders", "b", every=60)
     client.set(f"{prefix}:{{orders}}:ticks", "of another program")
     whole, damaged = admin.list_schedules()
     assert (whole.damage, whole.next_ms is None) == ("", False)
@@ -372,21 +447,24 @@ def test_marks_that_cannot_be_read_hide_no_other_schedule(admin: Admin, client: 
     assert "WRONGTYPE" in damaged.damage
     assert damaged.schedule is not None
     assert damaged.next_ms is None
-    one = admin.schedule("b")
+    one = admin.schedule("orders", "b")
     assert (one.damage, one.schedule) == (damaged.damage, damaged.schedule)
 
 
 def test_a_damaged_schedule_is_shown_and_can_be_replaced(admin: Admin, client: redis.Redis, prefix: str) -> None:
     """Others go on; a mark of nobody is found and removed."""
-    client.hset(f"{prefix}:schedules", mapping={"bad": b"{", "s": json.dumps({"version": 1})})
-    admin.set_schedule("good", topic="orders", every=60)
+    client.hset(f"{prefix}:{{orders}}:schedules", "bad", b"{")
+    admin.set_schedule("orders", "good", every=60)
     damage = {state.name: bool(state.damage) for state in admin.list_schedules()}
     assert damage == {"bad": True, "good": False}
-    assert admin.set_schedule("bad", topic="orders", every=60)
-    client.hset(f"{prefix}:{{orders}}:ticks", mapping={"nobody": "1 2 3 4 5 6 -", "wrong": "x"})
+    assert admin.set_schedule("orders", "bad", every=60)
+    client.hset(f"{prefix}:{{orders}}:ticks", mapping={"nobody": "1 2 3 4 5 6 -", "wrong": "x", "bad": "1 2 3 4 5 6 -"})
+    client.hdel(f"{prefix}:{{orders}}:ticks", "good")
     assert sorted(finding.problem.detail for finding in admin.check().findings) == [
         "a mark of a schedule that cannot be read",
         "a mark of a schedule that does not exist",
+        "a mark of another version of its schedule",
+        "a schedule without a mark",
     ]
     assert all(finding.mended for finding in admin.check(repair=True).findings)
     assert admin.check().findings == ()

@@ -1,6 +1,7 @@
 """The users of `lisa-manager acl`: their work runs, and nothing else does."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from lisa_common.model.keys import (
     idle_key,
     managers_key,
     operations_key,
+    schedules_key,
     topics_key,
 )
 from lisa_common.model.policy import Policy
@@ -31,7 +33,6 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.schedules import get_definition, read_definitions, store_definition
 from lisa_common.protocol.scheduling import declare
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
@@ -40,6 +41,8 @@ from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
 from lisa_manager.jobs.historian import Historian
 from lisa_manager.jobs.reporter import Reporter
+from lisa_manager.resharding import close_former
+from lisa_manager.schedule_migration import migrate_schedules
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.ready_messages import list_entries, read_groups
@@ -445,30 +448,34 @@ async def _write_history(server: Server, admin: Connection) -> None:
 
 
 def _schedule(server: Server, admin: Connection) -> None:
-    """A worker declares a schedule; operators change, move and delete it; a manager reads and retires it."""
+    """A worker declares a schedule; operators change, move and delete it; a manager moves old ones."""
     schedule = Schedule.of({"name": "s", "topic": OURS, "every_ms": 1_000, "overlap": "skip", "ttl_ms": DAY})
     with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as connection:
-        connection.run(declare(PREFIX, Topics(PREFIX), schedule))
-        connection.run(declare(PREFIX, Topics(PREFIX), schedule.model_copy(update={"overlap": "allow"})))
+        connection.run(declare(Topics(PREFIX), schedule))
+        connection.run(declare(Topics(PREFIX), schedule.model_copy(update={"overlap": "allow"})))
     url = user_url(server, RoleName.MANAGER, PREFIX)
     keys = ShardKeys(PREFIX, OURS)
     with Admin(settings=ManagerSettings(redis_url=url, prefix=PREFIX)) as operator:
-        operator.set_schedule("s", ttl=60, every=3600)
-        operator.skip_tick("s")
-        operator.set_schedule("s", every=7200)
-        operator.set_schedule("s", overlap="skip", every=1)
-        wait_until(lambda: operator.schedule("s").next_ms and operator.schedule("s").is_overdue)
-        operator.set_schedule("s", body="x")
+        operator.set_schedule(OURS, "s", ttl=60, every=3600)
+        operator.skip_tick(OURS, "s")
+        operator.set_schedule(OURS, "s", every=7200)
+        operator.set_schedule(OURS, "s", overlap="skip", every=1)
+        wait_until(lambda: operator.schedule(OURS, "s").next_ms and operator.schedule(OURS, "s").is_overdue)
+        operator.set_schedule(OURS, "s", body="x")
         assert [state.name for state in operator.list_schedules()] == ["s"]
         admin.call(command("HSET", keys.of("ticks"), "nobody", "x"))
         operator.check(repair=True)
-        operator.run_now("s")
-        operator.delete_schedule("s")
+        operator.run_now(OURS, "s")
+        operator.reshard(OURS, 2)
+        with Connection(url, name="lisa-manager") as connection:
+            for _ in range(2):
+                connection.run(close_former(PREFIX, OURS))
+        operator.delete_schedule(OURS, "s")
+    admin.call(command("HSET", schedules_key(PREFIX), "s", json.dumps({"version": 1, "left": {OURS: 1}})))
     with Connection(url, name="lisa-manager") as connection:
-        stored = connection.call(get_definition(PREFIX, "s"))
-        connection.run(read_definitions(PREFIX))
-        connection.call(store_definition(PREFIX, stored, None, "s"))
-    admin.call(command("DEL", keys.of("ticks")))
+        connection.run(migrate_schedules(Topics(PREFIX)))
+    new = [key for shard in ("0.1", "1.1") for key in ShardKeys(PREFIX, OURS, shard).all()]
+    admin.call(command("DEL", keys.of("ticks"), keys.of("closed"), topics_key(PREFIX), *new))
 
 
 async def _manage(server: Server, admin: Connection) -> None:

@@ -115,7 +115,7 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 def key_name(prefix: str, key: str) -> str:
     """The name of a key, or of the channel, in `lisa_common.model.keys`, for any topic; empty for none of these."""
     shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
-    shared[schedules_key(prefix)] = "schedules"
+    shared[schedules_key(prefix)] = "old schedules"
     shared |= {wake_channel(prefix): "wake", events_channel(prefix): "events"}
     shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)

@@ -123,7 +123,7 @@ def test_keys_share_a_hash_tag() -> None:
     """All keys of a topic are in one slot."""
     keys = ShardKeys("lisa", "orders")
     assert all(key.startswith("lisa:{orders}:") for key in keys.all())
-    assert len(set(keys.all())) == 15
+    assert len(set(keys.all())) == 16
 
 
 def test_flows(redis_url: str, prefix: str) -> None:

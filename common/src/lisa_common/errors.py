@@ -111,11 +111,12 @@ class UnknownGroup(LisaError):
 
 
 class UnknownSchedule(LisaError):
-    """The schedule does not exist."""
+    """The topic has no such schedule."""
 
-    def __init__(self, schedule: str) -> None:
+    def __init__(self, topic: str, schedule: str) -> None:
+        self.topic = topic
         self.schedule = schedule
-        super().__init__(f"there is no schedule {schedule!r}")
+        super().__init__(f"there is no schedule {schedule!r} of topic {topic!r}")
 
 
 class ServerError(LisaError):

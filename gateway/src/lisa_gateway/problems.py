@@ -146,7 +146,7 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (Unauthorized, 401, "unauthorized", ()),
     (Forbidden, 403, "forbidden", ()),
     (UnknownTopic, 404, "unknown-topic", ("topic",)),
-    (UnknownSchedule, 404, "unknown-schedule", ("schedule",)),
+    (UnknownSchedule, 404, "unknown-schedule", ("topic", "schedule")),
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
     (TooManyGroups, 409, "too-many-groups", ()),
     (QueueFull, 409, "queue-full", ("limit", "count")),

@@ -138,7 +138,7 @@ class Manager:
         )
         self._drainer = Drainer(self._connection, self._discoverer)
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
-        self._ticker = Ticker(self._connection, settings)
+        self._ticker = Ticker(self._connection, self._table, self._discoverer, settings)
         self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
         self._slot_keeper = SlotKeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)

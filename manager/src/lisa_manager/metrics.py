@@ -11,6 +11,8 @@ __all__ = ["METRICS", "ScheduleMetrics", "note_turn", "register", "turn"]
 
 METRICS = MetricSet(Program.MANAGER)
 
+_OTHERS = OTHER, OTHER
+
 register = METRICS.register
 
 
@@ -33,27 +35,28 @@ def note_turn(job: str) -> None:
 
 
 class ScheduleMetrics:
-    """The metrics of schedules: of each by its name, up to a limit, beyond which schedules share one name."""
+    """The metrics of schedules: of each by topic and name, up to a limit, beyond which schedules share one name."""
 
     def __init__(self) -> None:
-        self._shown: set[str] = set()
+        self._shown: set[tuple[str, str]] = set()
 
-    def count(self, schedule: str, *, sent: int, skipped: int) -> None:
+    def count(self, topic: str, schedule: str, *, sent: int, skipped: int) -> None:
         """Counts ticks of a schedule that this manager has sent or left out."""
         for outcome, number in (("sent", sent), ("skipped", skipped)):
-            METRICS.count("lisa_schedule_ticks_total", self._label(schedule), outcome, by=number)
+            METRICS.count("lisa_schedule_ticks_total", *self._labels(topic, schedule), outcome, by=number)
 
-    def expect(self, schedule: str, due_ms: int) -> None:
+    def expect(self, topic: str, schedule: str, due_ms: int) -> None:
         """Notes when the next tick of a schedule is due; beyond the limit, of none."""
-        if METRICS.on and (label := self._label(schedule)) != OTHER:
-            METRICS.set("lisa_schedule_next_timestamp_seconds", due_ms / 1000, label)
+        if METRICS.on and (labels := self._labels(topic, schedule)) != _OTHERS:
+            METRICS.set("lisa_schedule_next_timestamp_seconds", due_ms / 1000, *labels)
 
-    def forget(self, schedule: str) -> None:
+    def forget(self, topic: str, schedule: str) -> None:
         """Notes that no tick of a schedule is expected."""
-        if METRICS.on and schedule in self._shown:
-            METRICS.remove("lisa_schedule_next_timestamp_seconds", schedule)
+        if METRICS.on and (topic, schedule) in self._shown:
+            METRICS.remove("lisa_schedule_next_timestamp_seconds", topic, schedule)
 
-    def _label(self, schedule: str) -> str:
-        if schedule not in self._shown and len(self._shown) < MAX_TOPICS:
-            self._shown.add(schedule)
-        return schedule if schedule in self._shown else OTHER
+    def _labels(self, topic: str, schedule: str) -> tuple[str, str]:
+        labels = topic, schedule
+        if len(self._shown) < MAX_TOPICS:
+            self._shown.add(labels)
+        return labels if labels in self._shown else _OTHERS

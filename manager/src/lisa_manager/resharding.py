@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 
-from lisa_common.errors import InvalidInput, UnknownTopic
+from lisa_common.errors import InvalidInput, OutcomeUnknown, UnknownTopic
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
+from lisa_common.protocol.schedules import HomeClock, get_clock
+from lisa_common.protocol.scheduling import move
 from lisa_common.validation import check_name
 from lisa_manager.doors import revised, set_doors, write_doors
 from lisa_manager.shard_groups import drop_in_shard, group_names
@@ -18,7 +20,7 @@ __all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
 
-CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door"})
+CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door", "ticks"})
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
 
 
@@ -66,6 +68,10 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
             yield from write_doors(after)
         if (yield store_policy(prefix, topic, stored, after.policy)):
             break
+    present, _ = yield from _read(prefix, topic)
+    if present.policy.former[: len(policy.former)] != policy.former:
+        # Closing the former shards would leave the topic without any that take messages.
+        raise OutcomeUnknown(f"the server has lost the new layout of {topic}; reshard it again")
     yield [producing.close_shard(keys, []) for keys in before.shards]
     if policy.is_limited:
         yield from set_doors(prefix, topic)
@@ -131,15 +137,18 @@ def _resharded(before: Layout, shards: int) -> Policy:
     return after
 
 
-def close_former(prefix: str, topic: str) -> Flow[list[int]]:
+def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list[int]]:
     """Removes a topic's former layouts whose shards are empty. Returns the number of shards in each.
 
-    Also closes these layouts' shards, in case a reshard was interrupted before it did. Raises UnknownTopic.
+    Also closes these layouts' shards, in case a reshard was interrupted before it did. Raises UnknownTopic. With
+    `may_move`, it first moves the topic's schedules to the current shards.
     """
     layout, stored = yield from _read(prefix, topic)
+    yield [producing.close_shard(keys, []) for shards in layout.former.values() for keys in shards]
+    if not (yield from _have_moved(layout, may_move=may_move)):
+        return []
     drained = []
     for number, shards in layout.former.items():
-        yield [producing.close_shard(keys, []) for keys in shards]
         contents: list[Call[int]] = [command("EXISTS", *map(keys.of, CONTENTS)) for keys in shards]
         entries: list[Call[int]] = [command("XLEN", keys.of("ready")) for keys in shards]
         if not any((yield [*contents, *entries])):
@@ -152,3 +161,21 @@ def close_former(prefix: str, topic: str) -> Flow[list[int]]:
         # The shares of the former shards are free.
         yield from set_doors(prefix, topic)
     return [len(layout.former[number]) for number in drained] if removed else []
+
+
+def _have_moved(layout: Layout, *, may_move: bool) -> Flow[bool]:
+    """Whether the topic's schedules are in the current shards. Moves them there, or removes what a move has left."""
+    new, *former = layout.schedule_homes
+    clock: HomeClock = yield get_clock(new)
+    if clock.has_left:
+        return False
+    if clock.text is not None:
+        # In a later turn than the move, as others may still have used it. A crash may have undone that they were left.
+        clocks: list[HomeClock] = yield [get_clock(keys) for keys in former]
+        gone = [keys for keys, each in zip(former, clocks, strict=True) if each.has_left or each.text is None]
+        yield [command("UNLINK", keys.of(name)) for keys in gone for name in ("schedules", "ticks")]
+        return True
+    exist: list[int] = yield [command("EXISTS", *keys.of_each(("schedules", "ticks"))) for keys in former]
+    if any(exist) and may_move:
+        yield from move(layout)
+    return not any(exist)

@@ -80,6 +80,8 @@ class ShardTable:
         self.sweeps = DueQueue()
         self.dead_letters = DueQueue()
         """Holds only shards whose policy names a dead letter topic, once they were looked at."""
+        self.scheduled: set[str] = set()
+        """Topics that have schedules, until the ticker takes them."""
 
     @property
     def queues(self) -> tuple[DueQueue, ...]:

@@ -24,6 +24,7 @@ class TopicUse:
     """The use of one topic at one moment, as the server reports it. Times are ms of its clock."""
 
     now_ms: int
+    has_schedules: bool
     is_drained: bool
     """Whether no shard holds anything but its stream, known ids included."""
     used_ms: int
@@ -40,7 +41,8 @@ def read_use(layout: Layout, *, read_ms: int = _READ_MS) -> Flow[TopicUse]:
     shards = layout.served
     now_ms, *answers = yield Each((server_time(), *(call for keys in shards for call in _shard_calls(keys))))
     _raise_first((now_ms, *answers))
-    contents, last, infos = answers[::3], dict(zip(shards, answers[1::3], strict=True)), answers[2::3]
+    contents, scheduled, infos = answers[::4], answers[1::4], answers[3::4]
+    last = dict(zip(shards, answers[2::4], strict=True))
     calls = [_idle_times(keys, group) for keys, of_shard in zip(shards, infos, strict=True) for group in of_shard]
     idle_ms: list[Any] = (yield Each(calls)) if calls else []
     _raise_first(idle_ms)
@@ -48,7 +50,7 @@ def read_use(layout: Layout, *, read_ms: int = _READ_MS) -> Flow[TopicUse]:
     made = [int(entry.partition("-")[0]) for entry in last.values()]
     # The clock may have been set back since.
     used_ms = min(now_ms, max((*asked, *made), default=0))
-    return TopicUse(now_ms, not any(contents), used_ms, last)
+    return TopicUse(now_ms, any(scheduled), not any(contents), used_ms, last)
 
 
 def _raise_first(results: Sequence[Any]) -> None:
@@ -60,6 +62,7 @@ def _raise_first(results: Sequence[Any]) -> None:
 
 def _shard_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
     yield command("EXISTS", *map(keys.of, CONTENTS))
+    yield command("EXISTS", keys.of("schedules"))
     yield command("XINFO", "STREAM", keys.of("ready"), decode=_last_entry, takes_errors=True)
     yield groups(keys)
 

@@ -38,8 +38,9 @@ class IdleTopics:
             since_ms = max(use.used_ms, self._known[layout.topic][1])
             passed_ms = use.now_ms - since_ms + sum(by_ms for at_ms, by_ms in self._jumps if at_ms >= since_ms)
             is_forced = policy.expire_idle == "always"
-            if passed_ms >= policy.expire_idle_ms and (use.is_drained or is_forced):
-                self._connection.run(drop_topic(self._prefix, layout.topic, force=is_forced, last=use.last))
+            if passed_ms >= policy.expire_idle_ms and (use.is_drained or is_forced) and not use.has_schedules:
+                flow = drop_topic(self._prefix, layout.topic, force=is_forced, keep_scheduled=True, last=use.last)
+                self._connection.run(flow)
 
     def _see(self, found: Sequence[Layout]) -> list[Layout]:
         """Notes since when topics expire. Result: these topics."""

@@ -76,7 +76,7 @@ class Other:
         read = root.post(f"/v1/topics/{OTHER}/groups/http/read", json={"limit": 2, "wait": 20, "lease": "1h"}).json()
         self.receipt, dead = (each["receipt"] for each in read["deliveries"])
         root.post("/v1/reject", json={"receipts": [dead], "error": "salary"}).raise_for_status()
-        admin.set_schedule("pay-day", topic=OTHER, every=86_400, body="salary")
+        admin.set_schedule(OTHER, "pay-day", every=86_400, body="salary")
         self.running = Operation("0123456789abcdef", "root", "cancel", OTHER, "state=waiting", 5)
         self.ended = replace(self.running, id="123456789abcdef0", status="stopped")
         admin.save_operation(self.ended)
@@ -87,7 +87,7 @@ class Other:
         """What may not change."""
         sizes = self._root.get(f"/v1/topics/{OTHER}").json()
         groups = self._root.get(f"/v1/topics/{OTHER}/groups").json()
-        schedule = self._admin.schedule("pay-day").schedule
+        schedule = self._admin.schedule(OTHER, "pay-day").schedule
         health = self._root.get("/camellia/health/status").status_code
         is_stopped = self._admin.save_operation(self.running)
         actions = sum(each.topic == OTHER for each in self._admin.activity())

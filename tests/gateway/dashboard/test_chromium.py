@@ -75,13 +75,20 @@ def filled(producer: Producer, admin: Admin, topic: str, kill: Kill) -> str:
     producer.send_many(topic, [Message(body={"n": n}, id=f"dead-{n}", headers={"kind": "x"}) for n in range(3)])
     kill(topic, 3, error="<b>no such order</b>")
     producer.send_many(topic, [Message(body="x", id=f"w{n}", delay=60 * 4**n) for n in range(8)])
-    admin.set_schedule(f"nightly-{topic}", topic=topic, cron="30 2 * * *", body={"id": 7})
+    admin.set_schedule(topic, f"nightly-{topic}", cron="30 2 * * *", body={"id": 7})
     return topic
 
 
 def _paths(topic: str) -> list[str]:
     return [
-        *("", f"topic?topic={topic}", "server", "activity", "schedules", f"schedule?name=nightly-{topic}"),
+        *(
+            "",
+            f"topic?topic={topic}",
+            "server",
+            "activity",
+            "schedules",
+            f"schedule?topic={topic}&name=nightly-{topic}",
+        ),
         *(f"messages?topic={topic}&state=waiting", f"messages?topic={topic}&state=garbage&header=kind"),
         *(f"message?topic={topic}&id=dead-1", f"message?topic={topic}&id=w1&view=hex"),
         *(f"confirm?what=replay&topic={topic}&state=garbage", f"confirm?what=cancel&topic={topic}&id=w1&id_only=1"),
@@ -138,7 +145,7 @@ def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, fil
     page.get_by_role("button", name="purge 2").press("Enter")
     expect(page.locator("#operations")).to_contain_text("done", timeout=10_000)
     assert admin.count_garbage(filled) == 0
-    watched.open(f"schedule?name=nightly-{filled}")
+    watched.open(f"schedule?topic={filled}&name=nightly-{filled}")
     page.get_by_role("button", name="Run now").press("Enter")
     expect(page.get_by_role("status")).to_contain_text("sent as")
     watched.open("activity")

@@ -190,11 +190,9 @@ def plain_deliveries(
     *,
     follow_ups: FollowUps | None = None,
 ) -> list[Delivery | None]:
-    """The deliveries of entries and the bytes of their records, as far as these are plain: without limits and headers.
+    """Returns the deliveries of entries, in the order of their stream, whose records have neither limits nor headers.
 
-    The entries are in the order of their stream. None for others, and where there is no record, or that of another
-    message with the same id. It takes a third of the time of `unpack_record` and `delivery_of`, which a consumer would
-    spend on each message.
+    None for others. It takes a third of the time of `unpack_record` and `delivery_of`, which a consumer would spend.
     """
     topic, shard, deliveries = keys.topic, keys.shard, list[Delivery | None]()
     # Messages that are read together were often sent together, with equal heads, and became ready in the same ms.

@@ -44,6 +44,7 @@ KEY_TYPES: Final = {
     "closed": "string",
     "door": "hash",
     "ticks": "hash",
+    "schedules": "hash",
     "busy": "hash",
     "slots": "zset",
     "parked": "zset",
@@ -98,7 +99,7 @@ def history_key(prefix: str, topic: str) -> str:
 
 
 def schedules_key(prefix: str) -> str:
-    """The hash of all schedules: name -> definition; its field "" is a log of changes."""
+    """Where a development version kept all schedules; managers move them to their topics."""
     return f"{prefix}:schedules"
 
 
@@ -133,7 +134,7 @@ class ShardKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `pace`, `topics`, `dropped` or `schedules`."""
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `pace`, `topics` or `dropped`."""
         # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
@@ -142,8 +143,6 @@ class ShardKeys:
             return dropped_key(self.prefix)
         if name == "topics":
             return topics_key(self.prefix)
-        if name == "schedules":
-            return schedules_key(self.prefix)
         return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -44,6 +44,7 @@ _SECOND_MS = 1_000
 _DAY_MS = 86_400_000
 _MAX_MS = MAX_DELAY_S * 1_000
 _END_OF_TIME_MS = 2**45
+_MAX_DIGITS = 15
 _LOOKED_AT = 50
 """Ticks whose distances jitter is compared with."""
 
@@ -199,21 +200,25 @@ class Schedule(BaseModel):
         )
 
     def has_rhythm_of(self, other: "Schedule") -> bool:
-        """Whether both tick at the same times, to the same topic."""
-        names = ("topic", "every_ms", "cron", "tz", "from_ms", "until_ms", "paused")
+        """Whether both tick at the same times."""
+        names = ("every_ms", "cron", "tz", "from_ms", "until_ms", "paused")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def dump(self) -> dict[str, Any]:
         """The fields that are not defaults, as JSON values; the body as text where it is text."""
-        fields = self.model_dump(exclude_defaults=True, exclude={"name", "body"})
+        fields = self.model_dump(exclude_defaults=True, exclude={"name", "topic", "body"})
         try:
             text = self.body.decode()
         except UnicodeDecodeError:
             return fields | {"body_base64": base64.b64encode(self.body).decode()}
         return fields | ({"body": text} if text else {})
 
+    def stored_form(self) -> bytes:
+        """The same as JSON."""
+        return json.dumps(self.dump(), ensure_ascii=False, separators=(",", ":")).encode()
+
     @classmethod
-    def load(cls, name: str, fields: Mapping[str, Any]) -> "Schedule":
+    def load(cls, topic: str, name: str, fields: Mapping[str, Any]) -> "Schedule":
         """The inverse of `dump`. Raises InvalidInput."""
         loaded = dict(fields)
         if (coded := loaded.pop("body_base64", None)) is not None:
@@ -226,65 +231,47 @@ class Schedule(BaseModel):
                 loaded["body"] = text.encode()
             except UnicodeEncodeError:
                 raise InvalidInput("body", text, "text that UTF-8 can encode") from None
-        return cls.of(loaded | {"name": name})
+        return cls.of(loaded | {"topic": topic, "name": name})
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A schedule as stored, or what is left of a deleted one."""
+    """A schedule as stored in its topic."""
 
-    name: str
-    schedule: Schedule | None
-    """None once it is deleted, until managers have removed its marks."""
+    schedule: Schedule
     version: int
     """Grows with each change: the ms of the server's clock, or more."""
-    since_ms: int = 0
+    since_ms: int
     """No tick up to this moment is of this schedule. It moves when the rhythm changes, and with a resume."""
-    left: Mapping[str, int] = field(default_factory=dict)
-    """Topics that hold marks of former versions, each with the version by which the schedule left it."""
     stored: bytes = field(default=b"", compare=False)
     """The text that was read."""
 
-    def dump(self) -> bytes:
-        """The stored form."""
-        fields: dict[str, Any] = {"version": self.version}
-        if self.schedule is not None:
-            fields |= {"since": self.since_ms, "schedule": self.schedule.dump()}
-        if self.left:
-            fields["left"] = dict(self.left)
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
     @classmethod
-    def load(cls, name: str, stored: bytes) -> "Definition":
+    def load(cls, topic: str, name: str, stored: bytes) -> "Definition":
         """Reads the stored form. Raises InvalidInput for what no program of Lisa has written."""
         if len(stored) > MAX_STORED_BYTES:
             raise InvalidInput("stored schedule", ByteCount(len(stored)), f"at most {MAX_STORED_BYTES} bytes")
         check_name("schedule", name)
+        version, _, rest = stored.partition(b" ")
+        since, _, text = rest.partition(b" ")
         try:
-            fields = json.loads(stored)
-            version, since_ms = _whole(fields["version"]), _whole(fields.get("since", 0))
-            left = {check_name("topic", topic): _whole(at) for topic, at in fields.get("left", {}).items()}
-            schedule = Schedule.load(name, fields["schedule"]) if "schedule" in fields else None
+            schedule = Schedule.load(topic, name, json.loads(text))
+            return cls(schedule, _whole(version), _whole(since), stored)
         except InvalidInput:
             raise
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-            raise InvalidInput("stored schedule", stored, "JSON with a version and a schedule") from None
-        return cls(name, schedule, version, since_ms, left, stored)
-
-    def without(self, topic: str) -> "Definition":
-        """The same without a topic that it has left."""
-        return replace(self, left={name: at for name, at in self.left.items() if name != topic})
+            raise InvalidInput("stored schedule", stored, "a version, a time, and a schedule as JSON") from None
 
 
-def _whole(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _END_OF_TIME_MS:
+def _whole(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > _MAX_DIGITS:
         raise ValueError
-    return value
+    return int(digits)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a schedule has come, as its topic's key `ticks` says."""
+    """How far a schedule has come, as the key `ticks` says."""
 
     version: int
     last_ms: int
@@ -305,7 +292,7 @@ class Mark:
     def load(cls, text: bytes | None) -> "Mark | None":
         """Reads a mark; None where there is none, or for what no script of Lisa has written."""
         parts = (text or b"").split(b" ", 6)
-        if len(parts) != 7 or not all(part.isdigit() and len(part) <= 15 for part in parts[:6]):  # noqa: PLR2004
+        if len(parts) != 7 or not all(part.isdigit() and len(part) <= _MAX_DIGITS for part in parts[:6]):  # noqa: PLR2004
             return None
         version, last, base, due, sent, skipped = map(int, parts[:6])
         return cls(version, last, base, due, sent, skipped, parts[6].decode("utf-8", "replace"), text or b"")

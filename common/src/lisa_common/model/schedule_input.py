@@ -40,7 +40,7 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 FIELDS: Final = tuple(
     {stored: name for name, (stored, _) in _READ.items()}.get(field, field)
     for field in Schedule.model_fields
-    if field != "name"
+    if field not in {"topic", "name"}
 )
 """What a caller may set."""
 

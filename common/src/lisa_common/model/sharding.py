@@ -62,6 +62,11 @@ class Layout:
         """The shards that may hold a message, most likely first."""
         return (self.home(id), *(home(shards, id) for shards in reversed(self.former.values())))
 
+    @property
+    def schedule_homes(self) -> tuple[ShardKeys, ...]:
+        """The shards that may hold the topic's schedules, all in one of them; the newest first."""
+        return (self.shards[0], *(shards[0] for shards in reversed(self.former.values())))
+
     def _of(self, number: int, count: int) -> tuple[ShardKeys, ...]:
         # Each reshard creates new shards, so that a closed one stays closed.
         if number == 0 and count == 1:
@@ -70,7 +75,7 @@ class Layout:
 
 
 def home(shards: tuple[ShardKeys, ...], id: str) -> ShardKeys:
-    """The shard of an id among the shards of one reshard. All ticks of a schedule are in that of its name."""
+    """The shard of an id among the shards of one reshard. All ticks of schedules are in the first."""
     return shards[_number(len(shards), id)]
 
 
@@ -78,7 +83,7 @@ def _number(count: int, id: str) -> int:
     if count == 1:
         return 0
     if id.endswith(GENERATED_SUFFIX) and "@" in id:
-        id = id.rpartition("@")[0]
+        return 0
     return crc32(id.encode()) % count
 
 

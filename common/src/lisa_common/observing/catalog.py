@@ -174,11 +174,11 @@ METRICS: Final = (
         "When a job last ended a turn without an error, in seconds since 1970.",
     ),
     Metric(
-        *("lisa_schedule_next_timestamp_seconds", Kind.GAUGE, _MANAGER, ("schedule",)),
+        *("lisa_schedule_next_timestamp_seconds", Kind.GAUGE, _MANAGER, ("topic", "schedule")),
         "When the schedule has its next tick, in seconds since 1970.",
     ),
     Metric(
-        *("lisa_schedule_ticks_total", Kind.COUNTER, _MANAGER, ("schedule", "outcome")),
+        *("lisa_schedule_ticks_total", Kind.COUNTER, _MANAGER, ("topic", "schedule", "outcome")),
         "Ticks of a schedule that this manager sent, or left out as missed or because an earlier one was not done.",
     ),
     # What a producer did.

@@ -1,4 +1,4 @@
-"""Schedules at the server: the registry of definitions, and calls on the marks of ticks."""
+"""Schedules at the server: calls on the definitions and marks of one shard."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
-from lisa_common.model.keys import ShardKeys, schedules_key, text_of, wake_channel
+from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.schedule import Definition, Mark, Schedule, tick_id
 from lisa_common.model.ticks import Tick
@@ -16,20 +16,21 @@ from lisa_common.protocol.replies import byte_values, number, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
 __all__ = [
-    "ChangeLog",
-    "Marked",
+    "HomeClock",
     "Ticked",
+    "Written",
+    "adopt",
+    "get_clock",
     "get_definition",
     "get_mark",
+    "leave",
     "marks_in",
+    "names_in",
     "parse_definition",
     "read_definitions",
-    "read_log",
     "send_ticks",
-    "set_fence",
-    "store_definition",
-    "unmark",
-    "withdraw",
+    "skip_tick",
+    "write_schedule",
 ]
 
 logger = logging.getLogger(__name__)
@@ -37,94 +38,188 @@ logger = logging.getLogger(__name__)
 _PAGE = 200
 """Most definitions in one reply: each may have 64 KiB of a body."""
 
-_LOG = ""
-"""The field with the log of changes."""
+_CLOCK = ""
+"""The field of `ticks` with the clock."""
 
-_MAX_DIGITS = 15
-
-
-class ChangeLog(NamedTuple):
-    """The latest changes of schedules."""
-
-    changes: int
-    """The number of changes so far."""
-    latest: Sequence[str]
-    """The names of the latest, newest first."""
-
-    def since(self, changes: int) -> list[str] | None:
-        """The schedules that have changed since there were so many changes; None where that is no longer known."""
-        news = self.changes - changes
-        return list(dict.fromkeys(self.latest[:news])) if 0 <= news <= len(self.latest) else None
+_MOVED = "/"
+"""What the field of a mark begins with once it has moved. Names contain no slash."""
 
 
-def read_log(prefix: str) -> Call[ChangeLog]:
-    """Reads the log of changes."""
+class HomeClock(NamedTuple):
+    """Whether a topic's schedules are in a shard, and a text that changes with each of them."""
 
-    def decode(reply: Any) -> ChangeLog:
-        count, *latest = text_of(reply or b"").split() or ["0"]
-        return ChangeLog(int(count) if count.isdigit() and len(count) <= _MAX_DIGITS else 0, latest)
+    text: bytes | None
+    """None where they never were."""
 
-    return command("HGET", schedules_key(prefix), _LOG, decode=decode)
+    @property
+    def has_left(self) -> bool:
+        """Whether they have moved to later shards, or are about to."""
+        return self.text is not None and self.text.startswith(b"left")
 
 
-def parse_definition(name: str, stored: bytes | None) -> Definition | None:
+def get_clock(keys: ShardKeys) -> Call[HomeClock]:
+    """The clock of the schedules in a shard."""
+    return command("HGET", keys.of("ticks"), _CLOCK, decode=HomeClock)
+
+
+def parse_definition(keys: ShardKeys, name: str, stored: bytes | None) -> Definition | None:
     """A stored definition; None where there is none, or for a damaged one, which is logged once."""
     if stored is None:
         return None
     try:
-        return Definition.load(name, stored)
+        return Definition.load(keys.topic, name, stored)
     except InvalidInput as error:
-        _log_once(name, str(error))
+        _log_once(keys.topic, name, str(error))
         return None
 
 
 @lru_cache(maxsize=10_000)
-def _log_once(name: str, error: str) -> None:
-    text = "damaged schedule %r, which does not tick: %s"
-    logger.error(text, name, error, extra=event("schedule_damaged", schedule=name, error=error))
+def _log_once(topic: str, name: str, error: str) -> None:
+    text = "damaged schedule %r of topic %s, which does not tick: %s"
+    logger.error(text, name, topic, error, extra=event("schedule_damaged", topic=topic, schedule=name, error=error))
 
 
-def get_definition(prefix: str, name: str) -> Call[bytes | None]:
+def get_definition(keys: ShardKeys, name: str) -> Call[bytes | None]:
     """The stored definition of a schedule."""
-    return command("HGET", schedules_key(prefix), name)
+    return command("HGET", keys.of("schedules"), name)
 
 
-def read_definitions(prefix: str, names: Sequence[str] | None = None) -> Flow[dict[str, bytes]]:
-    """The stored definitions of these schedules, or of all, by name; without those that do not exist."""
-    key = schedules_key(prefix)
-    if names is None:
-        fields: list[bytes] = yield command("HKEYS", key)
-        names = [text_of(name) for name in fields if name]
+def get_mark(keys: ShardKeys, name: str) -> Call[Mark | None]:
+    """The mark of a schedule."""
+    return command("HGET", keys.of("ticks"), name, decode=Mark.load)
+
+
+def names_in(keys: ShardKeys) -> Call[list[str]]:
+    """The names of all schedules in a shard."""
+    return command("HKEYS", keys.of("schedules"), decode=lambda reply: sorted(map(text_of, reply)))
+
+
+def read_definitions(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, bytes]]:
+    """The stored definitions of these schedules, by name; without those that do not exist."""
     stored: dict[str, bytes] = {}
     for at in range(0, len(names), _PAGE):
         page = names[at : at + _PAGE]
-        values = yield command(
-            "HMGET",
-            key,
-            *(name.encode("utf-8", "surrogateescape") for name in page),
-            decode=partial(byte_values, count=len(page)),
-        )
+        read = partial(byte_values, count=len(page))
+        values = yield command("HMGET", keys.of("schedules"), *map(bytes_of, page), decode=read)
         stored.update((name, value) for name, value in zip(page, values, strict=True) if value is not None)
     return stored
 
 
-def store_definition(prefix: str, before: bytes | None, after: Definition | None, name: str) -> Call[bool]:
-    """Sets a definition, or with None removes it, if the registry still has `before`. Result: whether it had."""
+def marks_in(keys: ShardKeys) -> Call[tuple[HomeClock, Mapping[str, bytes]]]:
+    """The clock of a shard, and its marks by schedule, without those that have moved."""
+
+    def decode(reply: Any) -> tuple[HomeClock, Mapping[str, bytes]]:
+        marks = {text_of(name): text for name, text in pairs(reply)}
+        clock = HomeClock(marks.pop(_CLOCK, None))
+        return clock, {name: text for name, text in marks.items() if not name.startswith(_MOVED)}
+
+    return command("HGETALL", keys.of("ticks"), decode=decode)
+
+
+class Written(NamedTuple):
+    """The result of a change."""
+
+    now_ms: int
+    done: bool
+    """False where the schedule was changed by others, or a tick of its former definition is due."""
+    after: Definition | None = None
+    mark: Mark | None = None
+
+
+def write_schedule(
+    keys: ShardKeys,
+    name: str,
+    stored: bytes | None,
+    *,
+    before: Definition | None,
+    after: Schedule | None,
+    first: bool,
+    mark: Mark | None = None,
+    following_ms: int | None = None,
+    now_ms: Arg = "",
+) -> Call[Written]:
+    """Sets a definition, or with None deletes it, where it still is as stored. Raises Resharded.
+
+    `before` is that definition, if it can be read. With `mark`, nothing is done where the mark has moved on, or from
+    `following_ms` on, when the tick after it is due. A repetition finds another definition, and does nothing.
+    """
+    rhythm = before is None or after is None or not after.has_rhythm_of(before.schedule)
+    since_ms = 0 if before is None else before.since_ms
     return script(
-        "set_schedule",
-        ShardKeys(prefix, "schedules"),
-        decode=bool,
+        *("set_schedule", keys),
+        decode=partial(_written, after=after, since_ms=None if rhythm else since_ms),
+        now_ms=now_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
         name=name,
-        before=before or b"",
-        after=after.dump() if after else b"",
+        before=stored or b"",
+        last="" if mark is None else mark.last_ms,
+        following="" if mark is None or following_ms is None else following_ms,
+        since=since_ms,
+        rhythm=int(rhythm),
+        first=int(first),
+        after=b"" if after is None else after.stored_form(),
     )
 
 
-class Marked(NamedTuple):
-    """A mark, and when it was read."""
+def _written(reply: Any, *, after: Schedule | None, since_ms: int | None) -> Written:
+    now_ms, done = map(number, reply[:2])
+    if not done or after is None:
+        return Written(now_ms, bool(done))
+    version, text = reply[2:]
+    return Written(
+        now_ms, done=True, after=Definition(after, number(version), since_ms or now_ms), mark=Mark.load(text)
+    )
 
-    now_ms: int
-    mark: Mark | None
+
+def skip_tick(keys: ShardKeys, definition: Definition, *, now_ms: Arg = "") -> Call[tuple[int, Mark | None]]:
+    """Leaves out the tick that is ahead. Returns the server's time, and the mark; None for another version."""
+
+    def decode(reply: Any) -> tuple[int, Mark | None]:
+        now, text = rows(reply, 2)
+        return number(now), Mark.load(text)
+
+    name = definition.schedule.name
+    return script("skip_tick", keys, decode=decode, now_ms=now_ms, name=name, version=definition.version)
+
+
+Moved = tuple[str, bytes, bytes]
+"""A schedule that moves: its name, its definition and its mark."""
+
+
+def leave(
+    keys: ShardKeys, names: Sequence[str] = (), *, first: bool, now_ms: Arg = ""
+) -> Call[tuple[int, list[Moved]] | None]:
+    """Closes a former shard to schedules, and takes back what these ones sent ahead. None where there never were any.
+
+    Not repeated over a broken connection: a server that comes back may have lost what it has answered before.
+    """
+
+    def decode(reply: Any) -> tuple[int, list[Moved]] | None:
+        version, *values = reply
+        found = zip(names, values[::2], values[1::2], strict=True) if version else ()
+        return (int(version), [each for each in found if each[1]]) if version else None
+
+    return script(
+        *("leave", keys, [(name,) for name in names]),
+        decode=decode,
+        repeatable=False,
+        now_ms=now_ms,
+        first=int(first),
+    )
+
+
+def adopt(keys: ShardKeys, moved: Sequence[Moved] = (), *, version: int | None = None, count: int = 0) -> Call[bool]:
+    """Takes in schedules; with a version, opens the shard to them if it holds `count`. Returns whether it did."""
+    return script(
+        *("adopt", keys, moved),
+        decode=bool,
+        repeatable=False,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+        version="" if version is None else version,
+        count=count,
+    )
 
 
 class Ticked(NamedTuple):
@@ -136,22 +231,16 @@ class Ticked(NamedTuple):
     skipped: int
 
 
-def get_mark(keys: ShardKeys, name: str) -> Call[Mark | None]:
-    """The mark of a schedule in one shard."""
-    return command("HGET", keys.of("ticks"), name, decode=Mark.load)
-
-
 def send_ticks(
     keys: ShardKeys,
     definition: Definition,
-    schedule: Schedule,
     *,
     mark: Mark,
     ticks: Sequence[Tick],
     policy: Policy,
     now_ms: Arg = "",
 ) -> Call[Ticked]:
-    """Sends ticks after a mark. Sends nothing where the mark has moved on. Raises Resharded.
+    """Sends ticks after a mark. Sends nothing where the mark has moved on.
 
     Repeatable, as the mark refuses a repetition.
     """
@@ -160,6 +249,7 @@ def send_ticks(
         now, text, sent, skipped = rows(reply, 4)
         return Ticked(number(now), Mark.load(text), number(sent), number(skipped))
 
+    schedule = definition.schedule
     return script(
         "tick",
         keys,
@@ -168,7 +258,7 @@ def send_ticks(
         now_ms=now_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
-        name=definition.name,
+        name=schedule.name,
         version=definition.version,
         before=mark.last_ms,
         exclusive=int(schedule.overlap == "skip"),
@@ -179,53 +269,3 @@ def _row(schedule: Schedule, tick: Tick, policy: Policy) -> tuple[Arg, ...]:
     content = schedule.content(policy, tick.tick_ms, caught_up=tick.late) if tick.send else b""
     id = tick_id(schedule.name, tick.tick_ms)
     return tick.tick_ms, tick.due_ms, int(tick.late), tick.skipped, id, content
-
-
-def set_fence(
-    keys: ShardKeys, name: str, *, version: int, since_ms: int, base: bytes, read_ms: int, now_ms: Arg = ""
-) -> Call[Marked]:
-    """Makes a version the one whose ticks may be sent. Result without a mark: `read_ms` was too long ago.
-
-    `base` is the mark of the schedule's shard before a reshard. Raises Resharded.
-    """
-    return script(
-        "fence",
-        keys,
-        decode=_marked,
-        now_ms=now_ms,
-        topic=keys.tag,
-        name=name,
-        version=version,
-        since=since_ms,
-        base=base,
-        read=read_ms,
-    )
-
-
-def _marked(reply: Any) -> Marked:
-    now, text = rows(reply, 2)
-    return Marked(number(now), Mark.load(text))
-
-
-def withdraw(keys: ShardKeys, name: str, *, skip: bool = False) -> Call[tuple[Mark | None, bool]]:
-    """Takes back the tick ahead; with `skip` it counts as left out. Result: the mark, and whether one was ahead."""
-
-    def decode(reply: Any) -> tuple[Mark | None, bool]:
-        text, done = rows(reply, 2)
-        return Mark.load(text), bool(done)
-
-    return script("withdraw", keys, decode=decode, name=name, skip=int(skip))
-
-
-def unmark(keys: ShardKeys, name: str, mark: bytes) -> Call[bool]:
-    """Removes a mark that has not changed. Result: whether it did."""
-    return script("unmark", keys, decode=bool, name=name, mark=mark)
-
-
-def marks_in(keys: ShardKeys) -> Call[Mapping[str, bytes]]:
-    """All marks in a shard, by schedule."""
-
-    def decode(reply: Any) -> Mapping[str, bytes]:
-        return {text_of(name): text for name, text in pairs(reply)}
-
-    return command("HGETALL", keys.of("ticks"), decode=decode)

@@ -20,6 +20,7 @@ Arg = str | bytes | int | float
 
 SCRIPT_NAMES = (
     "ack",
+    "adopt",
     "cancel",
     "close_shard",
     "deregister",
@@ -27,13 +28,13 @@ SCRIPT_NAMES = (
     "drop_group",
     "end_copies",
     "extend",
-    "fence",
     "fetch",
     "find",
     "follow",
     "forget_drop",
     "inspect",
     "join",
+    "leave",
     "list_messages",
     "list_pending",
     "mark_drop",
@@ -55,13 +56,12 @@ SCRIPT_NAMES = (
     "set_schedule",
     "shut_door",
     "skip",
+    "skip_tick",
     "sweep",
     "tick",
     "tidy_slots",
     "trim",
-    "unmark",
     "update",
-    "withdraw",
 )
 
 

@@ -31,10 +31,7 @@ def sort_entries(
     max_retries: int | None = None,
     follow_ups: FollowUps | None = None,
 ) -> Sorted:
-    """Sorts entries that a group read, by their records; `now_ms` is the server's time of the fetch.
-
-    `max_retries` are those of the topic; `follow_ups` is for what follows the deliveries.
-    """
+    """Sorts entries that a group read, by their records; `now_ms` is the server's time, `max_retries` the topic's."""
     plain = plain_deliveries(keys, group, entries, records, max_retries, follow_ups=follow_ups)
     if all(plain):
         return Sorted(plain)  # type: ignore[arg-type] # there is no None in it, and a cast would be a call

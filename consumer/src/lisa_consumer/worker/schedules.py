@@ -15,7 +15,7 @@ from lisa_common.logs import event
 from lisa_common.model.schedule import Schedule
 from lisa_common.model.schedule_input import stored_fields
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.scheduling import declare
+from lisa_common.protocol.scheduling import announce, declare
 from lisa_common.validation import Duration
 from lisa_consumer.handling.handler import Handler
 
@@ -54,7 +54,7 @@ class DeclaresSchedules:
         """
         if callable(period):
             raise InvalidInput("period", period, "a duration, as in @worker.every(60)")
-        return self._declaration({"every": period, "topic": topic} | options, name)
+        return self._declaration({"every": period} | options, name, topic)
 
     def cron(
         self, expression: str, *, tz: str = "UTC", name: str | None = None, topic: str | None = None, **options: Any
@@ -62,17 +62,17 @@ class DeclaresSchedules:
         """As `every`, by a cron expression in a time zone. Needs the extra `schedules`, else raises MissingCron."""
         if callable(expression):
             raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')
-        return self._declaration({"cron": expression, "tz": tz, "topic": topic} | options, name)
+        return self._declaration({"cron": expression, "tz": tz} | options, name, topic)
 
-    def _declaration(self, fields: dict[str, Any], name: str | None) -> Decorator[Any]:
+    def _declaration(self, fields: dict[str, Any], name: str | None, of_topic: str | None) -> Decorator[Any]:
         of_handler = {option: fields.pop(option) for option in _OF_HANDLERS if option in fields}
 
         def decorate(handler: H) -> H:
             own = name if name is not None else getattr(handler, "__name__", "")
-            topic = fields["topic"] if fields["topic"] is not None else own
-            schedule = Schedule.of(stored_fields(fields | {"topic": topic}) | {"name": own})
+            topic = own if of_topic is None else of_topic
+            schedule = Schedule.of(stored_fields(fields) | {"topic": topic, "name": own})
             schedule = schedule.checked(time.time_ns() // 1_000_000)
-            if any(each.name == own for each in self._schedules):
+            if any((each.topic, each.name) == (topic, own) for each in self._schedules):
                 raise InvalidInput("schedule", own, "the name of one function only")
             registered: H = self.on(topic, **of_handler)(handler)
             self._schedules.append(schedule)
@@ -90,21 +90,23 @@ class DeclaresSchedules:
             await cancel_all(task)
 
     async def _declare_all(self, connection: AsyncConnection, prefix: str) -> None:
-        for schedule in self._schedules:
-            failures = 0
-            while not await _is_declared(connection, prefix, schedule, failures):
-                failures += 1
-                await asyncio.sleep(RECONNECT.compute(failures))
+        left, failures = self._schedules, 0
+        while left := [each for each in left if not await _is_declared(connection, prefix, each, failures)]:
+            failures += 1
+            await asyncio.sleep(RECONNECT.compute(failures))
 
 
 async def _is_declared(connection: AsyncConnection, prefix: str, schedule: Schedule, failures: int) -> bool:
+    place = {"topic": schedule.topic, "schedule": schedule.name}
+    topics = Topics(prefix)
     try:
-        made = await connection.run(declare(prefix, Topics(prefix), schedule))
+        made = await connection.run(declare(topics, schedule))
+        is_served = await connection.run(announce(topics, schedule.topic))
     except LisaError as error:
         log = logger.debug if failures else logger.warning
-        fields = event("schedule_not_declared", schedule=schedule.name, error=str(error))
+        fields = event("schedule_not_declared", **place, error=str(error))
         log("cannot declare schedule %s, retrying: %s", schedule.name, error, extra=fields)
         return False
-    if made.changed or failures:
-        logger.info("declared schedule %s", schedule.name, extra=event("schedule_declared", schedule=schedule.name))
-    return True
+    if made.changed:
+        logger.info("declared schedule %s", schedule.name, extra=event("schedule_declared", **place))
+    return is_served

@@ -147,8 +147,11 @@ async def change_topic(call: Call) -> Answer:
 
 @operation(f"DELETE {_TOPIC}", {200: answers.DroppedTopic}, query=_Force, conflicts=True)
 async def drop_topic(call: Call) -> Answer:
-    """Drops a topic; with force, its messages as well."""
+    """Drops a topic; with force, its messages and schedules as well."""
     dropped = await call.gateway.admin.drop_topic(call.topic, force=call.query.force)
+    if not dropped.done and dropped.schedules:
+        text = f"topic {call.topic!r} has {dropped.schedules} schedules; force=true deletes them with it"
+        raise Refusal(Problem(409, "conflict", text))
     if not dropped.done:
         raise _holds(f"topic {call.topic!r}", dropped.messages)
     return Answer({"topic": call.topic, "messages": dropped.messages})

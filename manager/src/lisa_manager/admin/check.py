@@ -102,7 +102,7 @@ def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = la
         if (yield from _check_keys(keys, report, mend=mend)):
             yield from _check_messages(keys, report, progress, mend=mend)
             report.findings += yield from _check_slots(keys, mend=mend)
-            marks = yield from check_marks(keys.prefix, keys, mend=mend)
+            marks = yield from check_marks(keys, mend=mend)
             report.findings += [Finding(keys.tag, problem, mended) for problem, mended in marks]
     except OF_THE_SERVER:
         raise

@@ -200,9 +200,9 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
         return self._run(topics.create_topic(self._prefix, topic, fields))
 
     def drop_topic(self, topic: str, *, force: bool = False) -> Dropped:
-        """Deletes a topic: its policy, its groups, and with `force` its messages.
+        """Deletes a topic: its policy, its groups, and with `force` its messages and schedules.
 
-        Without `force`, messages keep it alive: then `done` is False. Raises UnknownTopic.
+        Without `force`, messages and schedules keep it alive: then `done` is False. Raises UnknownTopic.
         """
         return self._run(topics.drop_topic(self._prefix, topic, force=force))
 

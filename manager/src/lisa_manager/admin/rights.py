@@ -58,7 +58,7 @@ class _Role:
     operations: str = ""
     managers: str = ""
     schedules: str = ""
-    """Commands on the hash of schedules."""
+    """Commands on the hash of schedules of a development version."""
     channel: str = ""
     """Commands on the wake channel."""
     events: str = ""
@@ -108,7 +108,6 @@ _ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
-        schedules="evalsha hdel hget hset",
         on={
             "waiting": "zadd zcount zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -126,6 +125,7 @@ _ROLES = {
             **_PASSES_SLOTS,
             "query:*": "get set unlink",
             "door": "exists hdel hget hmget hset",
+            "schedules ticks": "hdel hget hset",
         },
     ),
     RoleName.MANAGER: _Role(
@@ -139,7 +139,7 @@ _ROLES = {
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
         managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
-        schedules="evalsha hdel hget hkeys hmget hset",
+        schedules="hdel hgetall",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -155,7 +155,8 @@ _ROLES = {
             "closed": "del exists set",
             "door": "exists hdel hget hmget hset",
             HISTORY: "pexpire unlink xadd xrevrange",
-            "ticks": "hdel hget hgetall hset",
+            "ticks": "hdel hexists hget hgetall hset hsetnx",
+            "schedules": "exists hdel hget hkeys hlen hmget hset hsetnx",
             "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
             "slots": "zadd zcard zcount zlexcount zrange zrem zremrangebyscore zscore",
             "parked": "zadd zcard zcount zlexcount zrange zrem zremrangebyscore",

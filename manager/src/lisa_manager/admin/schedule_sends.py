@@ -17,9 +17,8 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.schedules import get_definition, parse_definition
-from lisa_common.validation import check_name, moment_ms
-from lisa_manager.admin.schedules import existing_schedule
+from lisa_common.validation import moment_ms
+from lisa_manager.admin.schedules import read_schedule
 
 __all__ = ["Backfilled", "backfill", "run_now"]
 
@@ -43,21 +42,19 @@ class Backfilled:
     """Messages sent; the others were sent by an earlier backfill, and the dedup window still knows them."""
 
 
-def run_now(prefix: str, topics: Topics, name: str) -> Flow[str]:
-    """Sends the message of a schedule now, beside its ticks. Result: its id."""
-    check_name("schedule", name)
-    schedule = existing_schedule(parse_definition(name, (yield get_definition(prefix, name))), name)
+def run_now(topics: Topics, topic: str, name: str) -> Flow[str]:
+    """Sends the message of a schedule now, in addition to its ticks. Returns its id."""
+    schedule = yield from _existing(topics, topic, name)
     now_ms: int = yield server_time()
     id = f"{name}@now-{secrets.token_hex(8)}"
     yield from _send(topics, schedule, [(id, now_ms)], caught_up=False)
     return id
 
 
-def backfill(prefix: str, topics: Topics, name: str, start: datetime, end: datetime) -> Flow[Backfilled]:
+def backfill(topics: Topics, topic: str, name: str, start: datetime, end: datetime) -> Flow[Backfilled]:
     """Sends the ticks of a range once more, or for the first time. Raises InvalidInput for a future or too long one."""
-    check_name("schedule", name)
     from_ms, to_ms = moment_ms("from", start), moment_ms("to", end)
-    schedule = existing_schedule(parse_definition(name, (yield get_definition(prefix, name))), name)
+    schedule = yield from _existing(topics, topic, name)
     now_ms: int = yield server_time()
     if to_ms > now_ms + _AHEAD_MS:
         raise InvalidInput("to", Described(iso_of(to_ms)), "a time up to now")
@@ -72,6 +69,13 @@ def backfill(prefix: str, topics: Topics, name: str, start: datetime, end: datet
         page = [(f"{name}@{iso_of(tick)}", tick) for tick in ticks[at : at + _AT_ONCE]]
         sent += yield from _send(topics, schedule, page, caught_up=True)
     return Backfilled(len(ticks), sent)
+
+
+def _existing(topics: Topics, topic: str, name: str) -> Flow[Schedule]:
+    state = yield from read_schedule(topics, topic, name)
+    if state.schedule is None:
+        raise InvalidInput("stored schedule", Described(state.damage), "one that Lisa has written; set it again")
+    return state.schedule
 
 
 def _between(schedule: Schedule, from_ms: int, to_ms: int) -> Iterator[int]:

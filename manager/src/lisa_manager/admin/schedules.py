@@ -1,28 +1,35 @@
 """Schedules, and how far they have come, for operators."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from lisa_common.errors import InvalidInput, LisaError, UnknownSchedule
+from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, UnknownSchedule
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rhythm import explain_cron
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Flow
+from lisa_common.model.ticks import next_due_ms
+from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.schedules import get_definition, get_mark, parse_definition, read_definitions
+from lisa_common.protocol.registry import Topics, read_registry
+from lisa_common.protocol.schedules import get_definition, get_mark, names_in, read_definitions
+from lisa_common.protocol.scheduling import find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
 
 __all__ = ["ScheduleState", "existing_schedule", "list_schedules", "read_schedule"]
+
+_PAGE = 1_000
+"""Most topics, or schedules of one, in one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
     """A schedule, and how far it has come. Moments are ms since 1970, by the server's clock."""
 
+    topic: str
     name: str
+    """Empty where the schedules of the topic cannot be read at all."""
     schedule: Schedule | None
     """None for a damaged definition."""
     version: int = 0
@@ -77,72 +84,85 @@ def _shown_ms(ms: int) -> str:
     return f"{ms} ms"
 
 
-def list_schedules(prefix: str, topics: Topics, topic: str | None = None) -> Flow[list[ScheduleState]]:
-    """All schedules by name, or those of one topic."""
-    stored = yield from read_definitions(prefix)
-    now_ms: int = yield server_time()
-    states: list[ScheduleState] = []
-    definitions = []
-    for name, text in sorted(stored.items()):
-        definition = parse_definition(name, text)
-        if definition is None:
-            states.append(ScheduleState(name, None, now_ms=now_ms, damage=_damage_of(name, text)))
-        elif definition.schedule is not None:
-            definitions.append((definition, definition.schedule))
+def list_schedules(topics: Topics, topic: str | None = None) -> Flow[list[ScheduleState]]:
+    """All schedules by topic and name, or those of one topic."""
     if topic is not None:
-        check_name("topic", topic)
-        states, definitions = [], [each for each in definitions if each[1].topic == topic]
-    states += yield from _read_states(topics, definitions, now_ms)
-    return sorted(states, key=lambda state: state.name)
+        layouts = [(yield from topics.resolve(topic))]
+    else:
+        layouts = [
+            Layout(topics.prefix, name, each.policy) for name, each in (yield from read_registry(topics.prefix)).items()
+        ]
+    found = list[Layout]()
+    for at in range(0, len(layouts), _PAGE):
+        page = layouts[at : at + _PAGE]
+        calls: list[Call[int]] = [
+            command("EXISTS", keys.of("schedules")) for layout in page for keys in layout.schedule_homes
+        ]
+        exist = iter((yield Each(calls)))
+        # A node that is away is reported below.
+        found += [layout for layout in page if any([next(exist) != 0 for _ in layout.schedule_homes])]  # noqa: C419
+    states: list[ScheduleState] = []
+    for layout, result in zip(found, (yield from run_each([_read_topic(layout) for layout in found])), strict=True):
+        if isinstance(result, OF_THE_SERVER):
+            raise result
+        states += [_unreadable(layout, str(result))] if isinstance(result, LisaError) else result
+    return sorted(states, key=lambda state: (state.topic, state.name))
 
 
-def _damage_of(name: str, text: bytes) -> str:
+def _unreadable(layout: Layout, error: str) -> ScheduleState:
+    return ScheduleState(layout.topic, "", None, damage=f"the schedules of this topic cannot be read: {error}")
+
+
+def _read_topic(layout: Layout) -> Flow[list[ScheduleState]]:
+    keys = yield from _home_of(layout)
+    now_ms: int = yield server_time()
+    names: list[str] = yield names_in(keys)
+    stored = yield from read_definitions(keys, names)
+    marks = list[Mark | LisaError | None]()
+    for at in range(0, len(names), _PAGE):
+        marks += yield Each([get_mark(keys, name) for name in names[at : at + _PAGE]])
+    return [
+        _read_state(keys, name, stored[name], mark, now_ms)
+        for name, mark in zip(names, marks, strict=True)
+        if name in stored
+    ]
+
+
+def _home_of(layout: Layout) -> Flow[ShardKeys]:
+    if not layout.former:
+        # Its schedules are listed even where nobody can read their marks.
+        return layout.shards[0]
+    return (yield from find_home(layout)).keys
+
+
+def _read_state(keys: ShardKeys, name: str, stored: bytes, mark: Mark | LisaError | None, now_ms: int) -> ScheduleState:
     try:
-        Definition.load(name, text)
+        definition = Definition.load(keys.topic, name, stored)
     except InvalidInput as error:
-        return str(error)
-    return ""
+        return ScheduleState(keys.topic, name, None, now_ms=now_ms, damage=str(error))
+    return _state_of(definition, mark, now_ms)
 
 
-def _read_states(
-    topics: Topics, definitions: Sequence[tuple[Definition, Schedule]], now_ms: int
-) -> Flow[list[ScheduleState]]:
-    layouts = yield from topics.resolve_each({schedule.topic for _, schedule in definitions})
-    marks = yield from run_each([_find_mark(layouts[schedule.topic], schedule.name) for _, schedule in definitions])
-    return [_state_of(*each, mark, now_ms) for each, mark in zip(definitions, marks, strict=True)]
-
-
-def _find_mark(layout: Layout, name: str) -> Flow[Mark | None]:
-    """After a reshard a mark stays in its former shard until a manager has moved it."""
-    marks: list[Mark | None] = yield [get_mark(keys, name) for keys in layout.homes(name)]
-    return next((mark for mark in marks if mark is not None), None)
-
-
-def _state_of(definition: Definition, schedule: Schedule, mark: Mark | LisaError | None, now_ms: int) -> ScheduleState:
+def _state_of(definition: Definition, mark: Mark | LisaError | None, now_ms: int) -> ScheduleState:
+    schedule = definition.schedule
+    place = schedule.topic, schedule.name, schedule, definition.version, now_ms
     if isinstance(mark, LisaError):
-        damage = f"its mark cannot be read: {mark}"
-        return ScheduleState(definition.name, schedule, definition.version, now_ms, damage=damage)
+        return ScheduleState(*place, damage=f"its mark cannot be read: {mark}")
     if mark is not None and mark.version != definition.version:
         mark = None
     is_ahead = mark is not None and mark.due_ms > now_ms and mark.id != "-"
-    last_ms = None
-    next_ms: int | None = None
-    if mark is not None and not schedule.paused:
-        if is_ahead:
-            next_ms = mark.due_ms
-        else:
-            tick = next(schedule.ticks_after(mark.last_ms), None)
-            next_ms = None if tick is None else schedule.due_ms(tick)
-    elif mark is None and not schedule.paused:
-        tick = next(schedule.ticks_after(definition.since_ms), None)
-        next_ms = None if tick is None else schedule.due_ms(tick)
+    last_ms = next_ms = None
     if mark is not None:
         handled_ms = mark.base_ms if mark.due_ms > now_ms else mark.last_ms
         last_ms = handled_ms if handled_ms > definition.since_ms else None
+    if mark is not None and is_ahead:
+        next_ms = mark.due_ms
+    else:
+        next_ms = next_due_ms(schedule, mark.last_ms if mark else definition.since_ms)
     return ScheduleState(
-        *(definition.name, schedule, definition.version, now_ms),
+        *place,
         last_ms=last_ms,
-        next_ms=next_ms,
+        next_ms=None if schedule.paused else next_ms,
         is_sent_ahead=is_ahead,
         sent=mark.sent if mark else 0,
         skipped=mark.skipped if mark else 0,
@@ -150,22 +170,22 @@ def _state_of(definition: Definition, schedule: Schedule, mark: Mark | LisaError
     )
 
 
-def read_schedule(prefix: str, topics: Topics, name: str) -> Flow[ScheduleState]:
+def read_schedule(topics: Topics, topic: str, name: str) -> Flow[ScheduleState]:
     """One schedule. Raises UnknownSchedule."""
     check_name("schedule", name)
-    stored: bytes | None = yield get_definition(prefix, name)
-    definition = parse_definition(name, stored)
-    now_ms: int = yield server_time()
-    if definition is None and stored is not None:
-        return ScheduleState(name, None, now_ms=now_ms, damage=_damage_of(name, stored))
-    if definition is None or definition.schedule is None:
-        raise UnknownSchedule(name)
-    [state] = yield from _read_states(topics, [(definition, definition.schedule)], now_ms)
-    return state
+    layout = yield from topics.resolve(topic)
+    keys = yield from _home_of(layout)
+    now_ms, stored, mark = yield Each((server_time(), get_definition(keys, name), get_mark(keys, name)))
+    for result in (stored, now_ms):
+        if isinstance(result, LisaError):
+            raise result
+    if stored is None:
+        raise UnknownSchedule(topic, name)
+    return _read_state(keys, name, stored, mark, now_ms)
 
 
-def existing_schedule(definition: Definition | None, name: str) -> Schedule:
+def existing_schedule(definition: Definition | None, topic: str, name: str) -> Schedule:
     """The schedule of a definition; raises UnknownSchedule."""
-    if definition is None or definition.schedule is None:
-        raise UnknownSchedule(name)
+    if definition is None:
+        raise UnknownSchedule(topic, name)
     return definition.schedule

@@ -15,12 +15,13 @@ _DURATIONS: Final = {"every", "ttl", "catchup_window", "catchup_within", "jitter
 _MOMENTS: Final = {"start": "from", "until": "until"}
 _NUMBERS: Final = {"max_retries", "priority"}
 _NONE: Final = {"ttl", "max_retries", "priority", "start", "until", "catchup_within"}
+_EXPECTED: Final = "a table for each schedule, as in [schedules.orders.nightly]"
 _MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 
 
 def value_of(field: str, text: str, default: object) -> Any:
     """The value of an option: `default` for the text "default"; None for "none" where a field may have none."""
-    if text == "default" and field not in {"body", "topic"}:
+    if text == "default" and field != "body":
         return default
     if text == "none" and field in _NONE:
         return None
@@ -43,16 +44,20 @@ def read_header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def read_schedule_file(path: Path) -> dict[str, dict[str, Any]]:
-    """The schedules of a TOML file, by name, with fields as `Admin.set_schedule` takes them. "-" is standard input."""
+def read_schedule_file(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """The schedules of a TOML file, or of standard input for "-", by topic and name, with fields as `set_schedule`."""
     document = _parsed(path)
     for key in document:
         if key != "schedules":
             raise InvalidInput("key of the file", key, "schedules")
-    schedules = document.get("schedules", {})
-    if not isinstance(schedules, dict):
-        raise InvalidInput("schedules", schedules, "tables, as in [schedules.nightly]")
-    return {name: _fields(name, table) for name, table in schedules.items()}
+    topics = document.get("schedules", {})
+    for tables in (topics, *(topics.values() if isinstance(topics, dict) else ())):
+        if not isinstance(tables, dict):
+            raise InvalidInput("schedules", tables, _EXPECTED)
+    return {
+        topic: {name: _fields(f"{topic}/{name}", table) for name, table in tables.items()}
+        for topic, tables in topics.items()
+    }
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _fields(name: str, table: object) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise InvalidInput(f"schedule {name}", table, f"a table, as in [schedules.{name}]")
+        raise InvalidInput(f"schedule {name}", table, _EXPECTED)
     fields: dict[str, Any] = {}
     for key, value in table.items():
         if key == "start":

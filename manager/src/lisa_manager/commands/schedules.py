@@ -31,6 +31,7 @@ __all__ = ["backfill", "delete", "import_", "list_", "pause", "resume", "run_now
 
 _SHOWN_TICKS = 10
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where its messages go.", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.", show_default=False)]
 
 
@@ -55,14 +56,14 @@ def list_(
     if json:
         print_json([_document(state) for state in states])
         return
-    columns = (*map(Column, ("schedule", "topic", "runs", "next")), Column("sent", True), Column("skipped", True))  # noqa: FBT003
+    columns = (*map(Column, ("topic", "schedule", "runs", "next")), Column("sent", True), Column("skipped", True))  # noqa: FBT003
     print_table(columns, map(_row, states), nothing="no schedules")
 
 
 def _row(state: ScheduleState) -> list[object]:
     if state.schedule is None:
-        return [state.name, "-", "damaged", state.damage, "-", "-"]
-    return [state.name, state.schedule.topic, state.in_words, _next(state), state.sent, state.skipped]
+        return [state.topic, state.name or "-", "damaged", state.damage, "-", "-"]
+    return [state.topic, state.name, state.in_words, _next(state), state.sent, state.skipped]
 
 
 def _next(state: ScheduleState) -> str:
@@ -77,16 +78,17 @@ def _next(state: ScheduleState) -> str:
 
 
 @admin_command
-def show(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+def show(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Shows a schedule and its next ten runs."""
     with opened(settings) as admin:
-        state = admin.schedule(name)
+        state = admin.schedule(topic, name)
     if json:
         print_json(_document(state) | {"next_ticks_ms": state.next_ticks(_SHOWN_TICKS)})
         return
     if state.schedule is None:
         raise InvalidInput("stored schedule", Described(state.damage), "one that Lisa has written; set it anew")
     facts: list[tuple[str, object]] = [
+        ("topic", state.topic),
         ("schedule", state.name),
         ("runs", state.in_words),
         ("next", _next(state)),
@@ -108,19 +110,19 @@ def _in_words(tick_ms: int, schedule: Schedule) -> str:
 
 
 def _document(state: ScheduleState) -> dict[str, Any]:
-    names = ("name", "version", "last_ms", "next_ms", "is_sent_ahead", "sent", "skipped", "in_words", "damage")
+    names = ("topic", "name", "version", "last_ms", "next_ms", "is_sent_ahead", "sent", "skipped", "in_words", "damage")
     schedule = state.schedule
     if schedule is None:
         return {name: getattr(state, name) for name in names}
-    fields = schedule.model_dump(exclude={"name", "body"}) | {"body": read_body(schedule.body)}
+    fields = schedule.model_dump(exclude={"topic", "name", "body"}) | {"body": read_body(schedule.body)}
     return {name: getattr(state, name) for name in names} | {"schedule": fields}
 
 
 @admin_command
 def set_(
+    topic: Topic,
     name: Name,
     *,
-    topic: Annotated[Text, _option("Where its messages go.", "TOPIC")] = None,
     every: Annotated[Text, _option("Runs at the multiples of this time: 30s, 15m, 1h30m, 7d.", "TIME")] = None,
     cron: Annotated[Text, _option("Runs by this expression: '30 2 * * MON-FRI'.", "EXPRESSION")] = None,
     tz: Annotated[Text, _option("The time zone of the expression; UTC.", "ZONE")] = None,
@@ -140,7 +142,7 @@ def set_(
     settings: ManagerSettings,
 ) -> None:
     """Makes a schedule, or changes the given fields of one. The value `default` sets a field back."""
-    texts = {"topic": topic, "every": every, "cron": cron, "tz": tz, "body": body, "ttl": ttl}
+    texts = {"every": every, "cron": cron, "tz": tz, "body": body, "ttl": ttl}
     texts |= {"max_retries": max_retries, "priority": priority, "start": start, "until": until, "catchup": catchup}
     texts |= {"catchup_window": catchup_window, "catchup_within": catchup_within, "overlap": overlap, "jitter": jitter}
     changes = {field: value_of(field, text, DEFAULT) for field, text in texts.items() if text is not None}
@@ -149,8 +151,8 @@ def set_(
     if not changes:
         raise InvalidInput("schedule", Described("nothing"), "given at least one field to set, as in --every 15m")
     with opened(settings) as admin:
-        changed = admin.set_schedule(name, **changes)
-        state = admin.schedule(name)
+        changed = admin.set_schedule(topic, name, **changes)
+        state = admin.schedule(topic, name)
     if json:
         print_json({"changed": changed} | _document(state))
     else:
@@ -158,41 +160,41 @@ def set_(
 
 
 @admin_command
-def pause(name: Name, *, settings: ManagerSettings) -> None:
+def pause(topic: Topic, name: Name, *, settings: ManagerSettings) -> None:
     """Pauses a schedule: it sends nothing until it is resumed."""
     with opened(settings) as admin:
-        changed = admin.pause_schedule(name)
+        changed = admin.pause_schedule(topic, name)
     say(f"{name} is paused" if changed else f"{name} is paused already")
 
 
 @admin_command
-def resume(name: Name, *, settings: ManagerSettings) -> None:
+def resume(topic: Topic, name: Name, *, settings: ManagerSettings) -> None:
     """Resumes a paused schedule with its next tick. Ticks of the pause are not sent."""
     with opened(settings) as admin:
-        changed = admin.resume_schedule(name)
-        state = admin.schedule(name)
+        changed = admin.resume_schedule(topic, name)
+        state = admin.schedule(topic, name)
     say(f"{name} {'runs again' if changed else 'is not paused'}; next {_next(state)}")
 
 
 @admin_command
-def run_now(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+def run_now(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Sends the message of a schedule now, beside its ticks."""
     with opened(settings) as admin:
-        id = admin.run_now(name)
+        id = admin.run_now(topic, name)
     if json:
-        print_json({"schedule": name, "id": id})
+        print_json({"topic": topic, "schedule": name, "id": id})
     else:
         say(f"sent {id}")
 
 
 @admin_command
-def skip(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+def skip(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Leaves out the next tick of a schedule."""
     with opened(settings) as admin:
-        tick_ms = admin.skip_tick(name)
-        state = admin.schedule(name)
+        tick_ms = admin.skip_tick(topic, name)
+        state = admin.schedule(topic, name)
     if json:
-        print_json({"schedule": name, "skipped_ms": tick_ms, "next_ms": state.next_ms})
+        print_json({"topic": topic, "schedule": name, "skipped_ms": tick_ms, "next_ms": state.next_ms})
     elif tick_ms is None:
         say(f"{name} has no more ticks")
     else:
@@ -201,6 +203,7 @@ def skip(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> No
 
 @admin_command
 def backfill(
+    topic: Topic,
     name: Name,
     *,
     start: Annotated[str, typer.Option("--from", help="The first moment.", metavar="MOMENT", show_default=False)],
@@ -210,21 +213,21 @@ def backfill(
 ) -> None:
     """Sends the ticks of a past range, whether or not they were sent before."""
     with opened(settings) as admin:
-        result = admin.backfill(name, read_moment("from", start), read_moment("to", end))
+        result = admin.backfill(topic, name, read_moment("from", start), read_moment("to", end))
     if json:
-        print_json({"schedule": name} | asdict(result))
+        print_json({"topic": topic, "schedule": name} | asdict(result))
     else:
         known = result.ticks - result.sent
         say(f"sent {result.sent:,} ticks of {name}" + (f"; {known:,} had been sent just before" if known else ""))
 
 
 @admin_command
-def delete(name: Name, *, yes: YesFlag = False, settings: ManagerSettings) -> None:
+def delete(topic: Topic, name: Name, *, yes: YesFlag = False, settings: ManagerSettings) -> None:
     """Deletes a schedule. Messages that are due stay."""
     with opened(settings) as admin:
-        state = admin.schedule(name)
-        confirm(f"Delete schedule {name} ({state.in_words or 'damaged'})?", yes=yes)
-        admin.delete_schedule(name)
+        state = admin.schedule(topic, name)
+        confirm(f"Delete schedule {name} of topic {topic} ({state.in_words or 'damaged'})?", yes=yes)
+        admin.delete_schedule(topic, name)
     say(f"deleted {name}")
 
 
@@ -232,14 +235,14 @@ def delete(name: Name, *, yes: YesFlag = False, settings: ManagerSettings) -> No
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML; - for standard input.", show_default=False)],
     *,
-    prune: Annotated[bool, typer.Option("--prune", help="Delete schedules that are not in the file.")] = False,
+    prune: Annotated[list[str] | None, _option("Delete its other schedules; * for all topics.", "TOPIC")] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Makes schedules as a TOML file says, with a table [schedules.NAME] for each; other fields have their defaults."""
+    """Makes schedules as the tables [schedules.TOPIC.NAME] of a TOML file say; other fields have their defaults."""
     schedules = read_schedule_file(file)
     with opened(settings) as admin:
-        result = admin.import_schedules(schedules, prune=prune)
+        result = admin.import_schedules(schedules, prune=prune or ())
     if json:
         print_json(asdict(result))
     else:

@@ -95,22 +95,27 @@ def drop(
     """Drops a topic: its policy, its groups, and with --force its messages. Without --force, messages keep it alive."""
     with opened(settings) as admin:
         [sizes] = admin.status(topic)
+        schedules = 0 if sizes.damage else len(admin.list_schedules(topic))
+        if schedules and not force:
+            raise Declined(f"topic {topic} has {schedules} schedules; --force deletes them with it")
         if sizes.damage and not force:
             raise Declined(f"topic {topic} cannot be read ({sizes.damage}); check --repair mends it, --force drops it")
         if sizes.messages and not force:
             raise Declined(f"topic {topic} still holds messages ({owing(sizes)}); --force drops them with it")
-        confirm(f"Drop topic {topic} ({owing(sizes)})?", yes=yes)
+        also = f", {schedules} schedules" if schedules else ""
+        confirm(f"Drop topic {topic} ({owing(sizes)}{also})?", yes=yes)
         dropped = admin.drop_topic(topic, force=force)
     if dropped.schedules and not dropped.done:
-        raise Declined(f"{dropped.schedules} schedules send to topic {topic}; --force deletes them with it")
+        raise Declined(f"topic {topic} has {dropped.schedules} schedules; --force deletes them with it")
     if not dropped.done:
         raise Declined(
             f"topic {topic} still holds {dropped.messages} messages; --force drops them with it{_lost(dropped)}"
         )
     if json:
-        print_json({"topic": topic, "messages": dropped.messages})
+        print_json({"topic": topic, "messages": dropped.messages, "schedules": dropped.schedules})
     else:
-        say(f"dropped {topic} with {dropped.messages:,} messages")
+        also = f" and {dropped.schedules:,} schedules" if dropped.schedules else ""
+        say(f"dropped {topic} with {dropped.messages:,} messages{also}")
 
 
 def _lost(dropped: Dropped) -> str:

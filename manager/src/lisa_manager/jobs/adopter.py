@@ -2,7 +2,7 @@
 
 Every client with the right to send can publish any wake. So a wake alone declares nothing, and many wakes cost little:
 the adopter gathers tags, each once and up to a limit. A few times a second it asks the server which of them hold
-messages.
+messages or schedules.
 """
 
 import asyncio
@@ -23,6 +23,9 @@ _MOST = 500
 
 _LONGEST = 2 * MAX_NAME_LENGTH
 """Longer than the tag of any shard, in characters."""
+
+_CONTENTS = ("messages", "schedules")
+"""What an undeclared topic is declared for."""
 
 _REST_S = 0.2
 """Time between two looks at the tags."""
@@ -57,7 +60,7 @@ class UnknownShards:
 
 
 class Adopter:
-    """Serves unknown shards that hold messages."""
+    """Serves unknown shards that hold messages or schedules."""
 
     def __init__(
         self,
@@ -85,9 +88,9 @@ class Adopter:
             await asyncio.sleep(_REST_S)
 
     async def _adopt(self, tags: Sequence[str]) -> bool:
-        """Declares the undeclared topics of shards that hold messages. Returns whether any shard holds messages."""
+        """Declares the undeclared topics of shards that are in use. Returns whether any shard is."""
         shards = [keys for tag in tags if (keys := _parse_tag(self._table.prefix, tag))]
-        replies = await self._connection.execute_each([command("EXISTS", keys.of("messages")) for keys in shards])
+        replies = await self._connection.execute_each([command("EXISTS", *keys.of_each(_CONTENTS)) for keys in shards])
         for reply in replies:
             if isinstance(reply, OF_THE_SERVER):
                 raise reply
@@ -96,6 +99,7 @@ class Adopter:
             # A topic of several shards is in the registry already.
             if not keys.shard:
                 await self._discoverer.adopt(keys.topic)
+            self._table.scheduled.add(keys.topic)
         return bool(used)
 
 

@@ -26,8 +26,7 @@ _GRACE_MS = int(6 * REFRESH_S * 1000)
 """How long a dropped topic stays served: producers may send to it until they read the registry again."""
 
 _SENT = tuple(name for name in TOPIC_KEYS if name not in {"ready", "door", "ticks", "busy", "slots", "parked"})
-"""Keys that only a send creates. A consumer that continues to read creates the stream and its group again, and deleted
-schedules leave marks for a while."""
+"""Keys that only sends and schedules create. A consumer that continues to read makes the stream and its group again."""
 
 
 class Discoverer:

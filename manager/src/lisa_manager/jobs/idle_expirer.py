@@ -111,9 +111,6 @@ class IdleExpirer:
         force = layout.policy.expire_idle == "always"
         drop = drop_topic(layout.prefix, layout.topic, force=force, keep_scheduled=True, last=use.last)
         dropped = await self._connection.run(drop)
-        if dropped.schedules:
-            # It is used by these.
-            await self._connection.call(command("HSET", idle_key(layout.prefix), layout.topic, use.now_ms))
         if dropped.done:
             self.dropped += 1
             log = logger.warning if dropped.messages else logger.info
@@ -126,7 +123,7 @@ class IdleExpirer:
 
 def _unused_since(policy: Policy, use: TopicUse, since_ms: int | None) -> int:
     """Since when a topic is unused, in ms: at the earliest since a manager first saw that."""
-    if since_ms is None or (not use.is_drained and policy.expire_idle == "drained"):
+    if since_ms is None or use.has_schedules or (not use.is_drained and policy.expire_idle == "drained"):
         return use.now_ms
     # The clock may have been set back.
     return min(use.now_ms, max(since_ms, use.used_ms))

@@ -36,6 +36,9 @@ _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
 _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
 """The tag of a shard, and when a lease ends that is shorter than the topic's visibility timeout."""
 
+_SCHEDULE = re.compile(rb"(.+) ([0-9]{1,15}) schedule")
+"""The tag of a shard with a schedule that has changed, and its version."""
+
 _SLOW_S = 2.0
 """How much later than its poll a look may be before the manager is not ready."""
 _FULL_MS, _MOST_FULL_MS = 20, 640
@@ -273,6 +276,9 @@ class Promoter:
         if lease := _LEASE.fullmatch(message):
             self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
             return
+        if schedule := _SCHEDULE.fullmatch(message):
+            self._hear_of_schedule(schedule[1].decode("utf-8", "replace"))
+            return
         wake = _WAKE.fullmatch(message)
         if wake is None:
             logger.debug("ignored a message on the wake channel: %r", message[:80], extra=event("wake_ignored"))
@@ -288,6 +294,12 @@ class Promoter:
         if self._table.promotions.hasten(tag, moment):
             shard.calm = False
             self.wake()
+
+    def _hear_of_schedule(self, tag: str) -> None:
+        if shard := self._table.shards.get(tag):
+            self._table.scheduled.add(shard.keys.topic)
+        else:
+            self.unknown_shards.add(tag)
 
     def _hear_of_lease(self, tag: str, ends_ms: int) -> None:
         if shard := self._table.shards.get(tag):

@@ -5,38 +5,44 @@ All managers do the same, without a leader: the mark of a schedule takes each ti
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError, Resharded
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.schedule import Mark
-from lisa_common.model.sharding import Layout
+from lisa_common.model.schedule import Definition, Mark
 from lisa_common.model.ticks import next_due_ms, plan
-from lisa_common.protocol.call import Call
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
-    ChangeLog,
+    HomeClock,
     Ticked,
-    get_mark,
+    marks_in,
+    names_in,
     parse_definition,
     read_definitions,
-    read_log,
     send_ticks,
+    write_schedule,
 )
-from lisa_common.protocol.scheduling import Settled, is_held_up, left_out, mark_shard, retire, settle
+from lisa_common.protocol.scheduling import Home, find_home, is_held_up, left_out, move
 from lisa_common.protocol.side_by_side import run_each
 from lisa_manager.due_queue import DueQueue
+from lisa_manager.existing import existing
+from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.watched_schedule import WatchedSchedule
+from lisa_manager.shard_table import ShardTable
+from lisa_manager.watched_schedule import WatchedSchedule, WatchedTopic
 
 __all__ = ["Ticker"]
 
@@ -45,43 +51,51 @@ logger = logging.getLogger(__name__)
 _PAGE: Final = 100
 """Most schedules in one round trip."""
 
-_REREAD_S: Final = 60.0
-"""How often all definitions are read, in case another program changed one without a note in the log."""
+_SCAN: Final = "scan"
+"""The group of the look for topics with schedules."""
+
+_SCAN_PAGE: Final = 1_000
+"""Most topics in one round trip of it."""
+
+_SCAN_S: Final = 2.0
+"""How often to look which topics have schedules, in case a wake was lost: with many topics, a second for each page."""
 
 _SHORT_MS: Final = 5_000
 """A schedule of a shorter period is served at the moment when its next tick can be sent, not at the next turn."""
 
-_UNUSED_S: Final = 2.0
-"""How often to look for a first schedule."""
-
 _REST_S: Final = 1.0
 """Managers wait for a random part of this before they send the next tick ahead, so that mostly one of them does."""
 
-_RETIRE_S: Final = 65.0
-"""Time until the marks that a schedule has left behind are looked at: a little more than they have to stay."""
-
 
 class Ticker:
-    """Reads changes of schedules at every turn, and serves those that are due."""
+    """Reads changes of schedules at every turn, and serves those that are due.
+
+    Topics are served in groups, side by side: those of one node together, and each topic that is being resharded by
+    itself, as it also needs other nodes. So a node that hangs stops its own topics only.
+    """
 
     def __init__(
-        self, connection: AsyncConnection, settings: ManagerSettings, *, clock: Callable[[], float] = time.monotonic
+        self,
+        connection: AsyncConnection,
+        table: ShardTable,
+        discoverer: Discoverer,
+        settings: ManagerSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
+        self._table = table
+        self._discoverer = discoverer
         self._settings = settings
         self._clock = clock
-        self._topics = Topics(settings.prefix)
         self._clocks: dict[object, ServerClock] = defaultdict(ServerClock)
-        """By node of a Cluster; by None for the node of the registry."""
-        self._watched: dict[str, WatchedSchedule] = {}
-        self._due = DueQueue()
-        self._exact = DueQueue()
-        """Schedules to serve at their moments, which a turn waits for."""
-        self._leaving = DueQueue()
-        """Schedules that have left marks behind."""
-        self._known_changes = -1
-        self._reread_at = 0.0
-        self._look_at = 0.0
+        """By group."""
+        self._topics: dict[str, WatchedTopic] = {}
+        self._due: dict[object, DueQueue] = defaultdict(DueQueue)
+        """The schedules of each group, by tag."""
+        self._busy: set[object] = set()
+        """The groups that an earlier turn still serves."""
+        self._scan_at = 0.0
         self._problems = ProblemLog(logger)
         self._metrics = ScheduleMetrics()
         self.sent = 0
@@ -89,69 +103,119 @@ class Ticker:
 
     async def turn(self) -> None:
         """Applies changes, and serves what is due until the next turn. Raises LisaError as the server answers."""
-        now = self._clock()
-        if not self._watched and now < self._look_at:
-            return
-        until, self._look_at = now + self._settings.housekeeping_s, now + _UNUSED_S
-        await self._read_changes()
-        await self._retire_due()
+        until = self._clock() + self._settings.housekeeping_s
+        if self._clock() >= self._scan_at and _SCAN not in self._busy:
+            await self._guarded(_SCAN, self._scan)
+        self._follow_registry()
+        groups: dict[object, list[WatchedTopic]] = defaultdict(list)
+        for topic in self._topics.values():
+            groups[topic.group].append(topic)
+        free = [(group, topics) for group, topics in groups.items() if group not in self._busy]
+        await asyncio.gather(
+            *(self._guarded(group, partial(self._serve, group, topics, until)) for group, topics in free)
+        )
+
+    async def _guarded(self, group: object, work: Callable[[], Awaitable[None]]) -> None:
+        subject = f"schedules of {group}"
+        self._busy.add(group)
+        try:
+            await work()
+        except LisaError as error:
+            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(ShardKeys(self._table.prefix, "")) is None:
+                # All schedules are at one server; the job reports it once.
+                raise
+            self._problems.report(subject, error, job="tick")
+        else:
+            self._problems.resolve(subject)
+        finally:
+            self._busy.discard(group)
+
+    async def _scan(self) -> None:
+        """Looks which topics have schedules."""
+        layouts = [layout for name, layout in self._discoverer.layouts.items() if name not in self._topics]
+        self._scan_at = self._clock() + max(_SCAN_S, len(layouts) / _SCAN_PAGE)
+        homes = [(layout, keys) for layout in layouts for keys in layout.schedule_homes]
+        for at in range(0, len(homes), _SCAN_PAGE):
+            page = homes[at : at + _SCAN_PAGE]
+            found = await self._connection.execute_each([command("EXISTS", keys.of("schedules")) for _, keys in page])
+            self._table.scheduled |= {
+                layout.topic for (layout, _), exists in zip(page, found, strict=True) if exists == 1
+            }
+        await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
+
+    def _follow_registry(self) -> None:
+        """Takes in new topics with schedules, layouts that have changed, and drops."""
+        layouts = self._discoverer.layouts
+        for name in [name for name in self._table.scheduled if name in layouts]:
+            self._table.scheduled.discard(name)
+            self._topics.setdefault(name, WatchedTopic(layouts[name]))
+        for name, topic in [*self._topics.items()]:
+            if name not in layouts:
+                self._forget_topic(topic)
+                continue
+            if topic.layout.policy != layouts[name].policy:
+                topic.layout, topic.clock = layouts[name], None
+            group = name if topic.layout.former else self._connection.node_of(topic.layout.shards[0])
+            if group != topic.group:
+                for each in topic.schedules.values():
+                    self._due[topic.group].drop(each.tag)
+                    self._due[group].put(each.tag, self._clock())
+                topic.group = group
+
+    async def _serve(self, group: object, topics: Sequence[WatchedTopic], until: float) -> None:
+        """Serves the topics of a group until the next turn."""
+        await self._look(group, topics)
+        known = {each.tag: each for topic in topics for each in topic.schedules.values()}
+        queue = self._due[group]
         while True:
             now = self._clock()
-            names = [*self._take(self._due, now), *self._take(self._exact, now)]
-            for at in range(0, len(names), _PAGE):
-                await self._serve([self._watched[name] for name in names[at : at + _PAGE] if name in self._watched])
-            moment = self._exact.next_moment()
+            due = [known[tag] for tag in queue.take_due(now, now + self._settings.poll_s) if tag in known]
+            for at in range(0, len(due), _PAGE):
+                await self._send(due[at : at + _PAGE])
+            moment = queue.next_moment()
             if moment is None or moment >= until:
                 return
             await asyncio.sleep(max(0.0, moment - self._clock()))
 
-    def _take(self, queue: DueQueue, now: float) -> list[str]:
-        return queue.take_due(now, now + self._settings.poll_s)
-
-    async def _read_changes(self) -> None:
-        log: ChangeLog = await self._connection.call(read_log(self._settings.prefix))
-        now = self._clock()
-        names = None if now >= self._reread_at else log.since(self._known_changes)
-        if names != [] or self._watched:
-            self._clocks[None].see(await self._connection.call(server_time()), self._clock())
-        if names == []:
-            return
-        stored = await self._connection.run(read_definitions(self._settings.prefix, names))
-        self._apply(stored, self._watched.keys() | stored.keys() if names is None else names)
-        self._known_changes = log.changes
-        if names is None:
-            self._reread_at = now + _REREAD_S
-            self._look_for_former_marks()
-
-    def _apply(self, stored: dict[str, bytes], names: Iterable[str]) -> None:
-        """Notes the present definitions of these schedules."""
-        for name in names:
-            known = self._watched.get(name)
-            text = stored.get(name)
-            if known is not None and text == known.definition.stored:
+    async def _look(self, group: object, topics: Sequence[WatchedTopic]) -> None:
+        """Reads the schedules of those topics again whose clock has moved."""
+        flows = [_read(topic) for topic in topics]
+        results = await self._connection.run(run_each(flows, width=_SCAN_PAGE))
+        _raise_of_server(results)
+        for topic, result in zip(topics, results, strict=True):
+            if isinstance(result, LisaError):
+                self._fail(topic.layout.topic, result)
                 continue
-            definition = parse_definition(name, text)
-            self._forget(name)
-            if definition is not None:
-                self._watched[name] = WatchedSchedule(definition)
-                self._due.put(name, self._clock())
+            self._problems.resolve(f"schedule {topic.layout.topic}")
+            if result is not None:
+                self._take(topic, result)
+        # A call without a key goes to the node of the call before it.
+        asked: Call[int] = command("EXISTS", topics[-1].layout.shards[0].of("ticks"))
+        _, now_ms = await self._connection.execute([asked, server_time()])
+        self._clocks[group].see(now_ms, self._clock())
 
-    def _look_for_former_marks(self) -> None:
-        """Has the marks of resharded topics looked at again: a manager may have died while it moved one."""
-        for name, each in self._watched.items():
-            if each.mark is not None and self._has_former(each):
-                each.mark = None
-                self._due.put(name, self._clock())
+    def _take(self, topic: WatchedTopic, read: "_Read") -> None:
+        """Takes in what was read."""
+        topic.home, topic.clock = read.home, read.home.clock.text
+        self._forget_schedules(topic, [name for name in topic.schedules if name not in read.same])
+        for name, (definition, mark) in read.new.items():
+            topic.schedules[name] = each = WatchedSchedule(topic, definition, mark)
+            self._due[topic.group].put(each.tag, self._clock())
+        if not topic.schedules and not read.names:
+            self._forget_topic(topic)
 
-    def _forget(self, name: str) -> None:
-        self._watched.pop(name, None)
-        for queue in (self._due, self._exact, self._leaving):
-            queue.drop(name)
-        self._metrics.forget(name)
+    def _forget_topic(self, topic: WatchedTopic) -> None:
+        self._forget_schedules(topic, [*topic.schedules])
+        self._topics.pop(topic.layout.topic, None)
 
-    async def _serve(self, page: Sequence[WatchedSchedule]) -> None:
-        """Puts definitions in force, and sends ticks, for some schedules."""
-        await self._read_marks([each for each in page if each.mark is None])
+    def _forget_schedules(self, topic: WatchedTopic, names: Sequence[str]) -> None:
+        for name in names:
+            each = topic.schedules.pop(name)
+            self._due[topic.group].drop(each.tag)
+            self._metrics.forget(topic.layout.topic, name)
+
+    async def _send(self, page: Sequence[WatchedSchedule]) -> None:
+        """Sends ticks of some schedules of one group."""
         sends: list[tuple[WatchedSchedule, Call[Ticked]]] = []
         for each in page:
             try:
@@ -159,142 +223,110 @@ class Ticker:
                     sends.append((each, call))
             except LisaError as error:
                 # A former shard that cannot be read holds up the schedule that has to look there, and no other.
-                self._fail(each.definition.name, error)
+                self._fail(each.tag, error)
         results = await self._connection.execute_each([call for _, call in sends]) if sends else []
+        _raise_of_server(results)
         for (each, _), result in zip(sends, results, strict=True):
-            await self._note(each, result)
+            if isinstance(result, LisaError):
+                self._fail(each.tag, result)
+                self._due[each.topic.group].put(each.tag, self._clock() + self._settings.poll_s)
+            else:
+                self._note(each, result)
 
     async def _next_call(self, each: WatchedSchedule) -> Call[Ticked] | None:
         """Sends what is due of a schedule, and its tick ahead; plans the next look where there is nothing to send."""
-        if each.mark is None or each.definition.schedule is None:
+        schedule, layout, home = each.definition.schedule, each.topic.layout, each.topic.home
+        now_ms = self._clocks[each.topic.group].ms_at(self._clock())
+        ticks = plan(schedule, each.mark.last_ms, now_ms)
+        if home is None or not ticks or each.mark.due_ms > now_ms:
+            self._queue(each, now_ms)
             return None
-        layout = await self._layout_of(each)
-        keys = mark_shard(layout, each.definition.name)
-        now_ms = self._clock_of(keys).ms_at(self._clock())
-        ticks = plan(each.schedule, each.mark.last_ms, now_ms)
-        if not ticks or each.mark.due_ms > now_ms:
-            self._queue(each, keys, now_ms)
-            return None
-        if await self._connection.run(is_held_up(layout, each.schedule, each.mark)):
+        if await self._connection.run(is_held_up(layout, schedule, each.mark)):
             ticks = left_out(ticks)
-        return send_ticks(keys, each.definition, each.schedule, mark=each.mark, ticks=ticks, policy=layout.policy)
+        return send_ticks(home.keys, each.definition, mark=each.mark, ticks=ticks, policy=layout.policy)
 
-    async def _layout_of(self, each: WatchedSchedule) -> Layout:
-        layout = self._topics.known(each.schedule.topic)
-        return await self._connection.run(self._topics.resolve(each.schedule.topic)) if layout is None else layout
-
-    async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
-        return mark_shard(await self._layout_of(each), each.definition.name)
-
-    async def _read_marks(self, page: Sequence[WatchedSchedule]) -> None:
-        """Reads marks, and puts definitions in force whose marks are of another version."""
-        plain = [each for each in page if each.definition.schedule is not None and not each.definition.left]
-        calls = [get_mark(await self._keys_of(each), each.definition.name) for each in plain]
-        marks = await self._connection.execute_each(calls) if calls else []
-        for each, mark in zip(plain, marks, strict=True):
-            if isinstance(mark, Mark) and mark.version == each.definition.version and not self._has_former(each):
-                each.mark = mark
-        unsettled = [each for each in page if each.mark is None]
-        flows = [settle(self._settings.prefix, self._topics, each.definition) for each in unsettled]
-        for each, settled in zip(unsettled, await self._connection.run(run_each(flows)), strict=True):
-            await self._note_settled(each, settled)
-
-    def _has_former(self, each: WatchedSchedule) -> bool:
-        layout = self._topics.recall(each.schedule.topic)
-        return layout is None or bool(layout.former)
-
-    async def _note_settled(self, each: WatchedSchedule, settled: Settled | LisaError) -> None:
-        name = each.definition.name
-        if isinstance(settled, LisaError):
-            self._fail(name, settled)
-            return
-        definition, marked = settled
-        self._problems.resolve(f"schedule {name}")
-        if each.definition.left:
-            self._leaving.add(name, self._clock() + _RETIRE_S * random.uniform(1, 1.2))
-        if definition.schedule is None:
-            self._due.drop(name)
-        elif marked is None or marked.mark is None:
-            # It was changed meanwhile.
-            stored = await self._connection.run(read_definitions(self._settings.prefix, [name]))
-            self._apply(stored, [name])
-        else:
-            each.mark = marked.mark
-            self._see(await self._keys_of(each), marked.now_ms)
-
-    async def _note(self, each: WatchedSchedule, result: Ticked | LisaError) -> None:
+    def _note(self, each: WatchedSchedule, result: Ticked) -> None:
         """Takes in what the server answered to ticks of a schedule."""
-        name = each.definition.name
-        if isinstance(result, Resharded):
-            await self._connection.run(self._topics.resolve_anew(each.schedule.topic))
-            each.mark = None
-            self._due.put(name, self._clock())
-            return
-        if isinstance(result, LisaError):
-            self._fail(name, result)
-            return
-        self._problems.resolve(f"schedule {name}")
-        keys = await self._keys_of(each)
-        self._see(keys, result.now_ms)
+        self._problems.resolve(f"schedule {each.tag}")
+        self._clocks[each.topic.group].see(result.now_ms, self._clock())
+        topic, name = each.topic.layout.topic, each.definition.schedule.name
         self.sent += result.sent
-        self._metrics.count(name, sent=result.sent, skipped=result.skipped)
+        self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
         if result.mark is None or result.mark.version != each.definition.version:
-            each.mark = None
-            stored = await self._connection.run(read_definitions(self._settings.prefix, [name]))
-            self._apply(stored, [name])
-            if name in self._watched:
-                self._due.put(name, self._clock())
+            # It was changed, or has moved. The next turn reads it again.
+            each.topic.clock = None
             return
-        has_moved = each.mark is None or result.mark.last_ms != each.mark.last_ms
+        has_moved = result.mark.last_ms != each.mark.last_ms
         each.mark = result.mark
-        self._queue(each, keys, result.now_ms, retry=not has_moved)
+        self._queue(each, result.now_ms, retry=not has_moved)
 
-    def _queue(self, each: WatchedSchedule, keys: ShardKeys, now_ms: int, *, retry: bool = False) -> None:
+    def _queue(self, each: WatchedSchedule, now_ms: int, *, retry: bool = False) -> None:
         """Plans the next look at a schedule."""
-        name, mark, schedule = each.definition.name, each.mark, each.schedule
-        self._due.drop(name)
-        self._exact.drop(name)
+        topic, schedule, mark = each.topic.layout.topic, each.definition.schedule, each.mark
+        queue, clock, now = self._due[each.topic.group], self._clocks[each.topic.group], self._clock()
+        queue.drop(each.tag)
         next_ms = None
-        if mark is not None and not schedule.paused:
+        if not schedule.paused:
             next_ms = mark.due_ms if mark.due_ms > now_ms else next_due_ms(schedule, mark.last_ms)
-        if mark is None or next_ms is None:
-            self._metrics.forget(name)
+        if next_ms is None:
+            self._metrics.forget(topic, schedule.name)
             return
-        self._metrics.expect(name, next_ms)
-        clock, now = self._clock_of(keys), self._clock()
+        self._metrics.expect(topic, schedule.name, next_ms)
+        moment = clock.moment_of(next_ms)
         if schedule.overlap == "skip":
-            self._exact.put(name, max(clock.moment_of(next_ms), now + retry * self._settings.resolution_s))
+            queue.put(each.tag, max(moment, now + retry * self._settings.resolution_s))
         elif mark.due_ms <= now_ms:
-            self._due.put(name, now + retry * self._settings.poll_s)
+            queue.put(each.tag, now + retry * self._settings.poll_s)
         else:
             gap_ms = mark.last_ms - mark.base_ms
-            rest_s = random.uniform(0, min(_REST_S, gap_ms / 4_000))
-            queue = self._exact if gap_ms < _SHORT_MS else self._due
-            queue.put(name, clock.moment_of(next_ms) + rest_s)
+            moment += random.uniform(0, min(_REST_S, gap_ms / 4_000))
+            # Those of long periods share their turns.
+            turn_s = 0.0 if gap_ms < _SHORT_MS else self._settings.housekeeping_s
+            queue.put(each.tag, math.ceil(moment / turn_s) * turn_s if turn_s else moment)
 
-    async def _retire_due(self) -> None:
-        for name in self._take(self._leaving, self._clock()):
-            if (each := self._watched.get(name)) is None:
-                continue
-            try:
-                done = await self._connection.run(retire(self._settings.prefix, self._topics, each.definition))
-            except LisaError as error:
-                self._fail(name, error)
-                done = False
-            if not done:
-                self._leaving.put(name, self._clock() + _REST_S * random.uniform(5, 10))
-
-    def _fail(self, name: str, error: LisaError) -> None:
-        if isinstance(error, OF_THE_SERVER) and self._connection.node_of(ShardKeys(self._settings.prefix, "")) is None:
-            # All schedules are at this server; the job reports it once.
-            raise error
+    def _fail(self, tag: str, error: LisaError) -> None:
         METRICS.count("lisa_manager_errors_total", "tick")
-        self._problems.report(f"schedule {name}", error, schedule=name)
-        self._due.put(name, self._clock() + self._settings.poll_s)
+        self._problems.report(f"schedule {tag}", error, schedule=tag)
 
-    def _clock_of(self, keys: ShardKeys) -> ServerClock:
-        node = self._connection.node_of(keys)
-        return self._clocks[node if node in self._clocks else None]
 
-    def _see(self, keys: ShardKeys, now_ms: int) -> None:
-        self._clocks[self._connection.node_of(keys)].see(now_ms, self._clock())
+class _Read(NamedTuple):
+    """What a topic has now."""
+
+    home: Home
+    names: Sequence[str]
+    same: Collection[str]
+    """Those that the manager knows in their present version."""
+    new: Mapping[str, tuple[Definition, Mark]]
+
+
+def _read(topic: WatchedTopic) -> Flow[_Read | None]:
+    """Reads the schedules of a topic that are not known; None where the clock says that nothing has changed."""
+    home = yield from find_home(topic.layout)
+    if home.is_moving or (home.clock.text is None and topic.layout.former):
+        # Whoever began that may have died since; or there are none yet, and workers cannot make the first.
+        yield from move((yield from existing(home.keys.prefix, home.keys.topic)))
+        return _Read(home._replace(clock=HomeClock(None)), ["any"], [], {})
+    stays = topic.home is not None and topic.home.keys == home.keys
+    if stays and topic.clock is not None and home.clock.text == topic.clock:
+        return None
+    # In this order, as a change that comes in between moves the clock.
+    (clock, texts), names = yield [marks_in(home.keys), names_in(home.keys)]
+    marks = {name: mark for name in names if (mark := Mark.load(texts.get(name)))}
+    known = {name: each.definition.version for name, each in topic.schedules.items()} if stays else {}
+    same = {name for name, mark in marks.items() if known.get(name) == mark.version}
+    new: dict[str, tuple[Definition, Mark]] = {}
+    for name, text in (yield from read_definitions(home.keys, [name for name in names if name not in same])).items():
+        definition, mark = parse_definition(home.keys, name, text), marks.get(name)
+        if definition is not None and mark is not None and mark.version == definition.version:
+            new[name] = definition, mark
+        elif definition is not None:
+            # Its mark was lost, or it was changed meanwhile. It gets a new version and a mark of that.
+            after = definition.schedule
+            yield write_schedule(home.keys, name, text, before=definition, after=after, first=home.is_first)
+    return _Read(home._replace(clock=clock), names, same, new)
+
+
+def _raise_of_server(results: Sequence[Any]) -> None:
+    for result in results:
+        if isinstance(result, OF_THE_SERVER):
+            raise result

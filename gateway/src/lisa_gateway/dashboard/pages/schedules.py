@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.validation import check_name
-from lisa_gateway.access import ALL_TOPICS
 from lisa_gateway.dashboard.bodies import show_body
 from lisa_gateway.dashboard.view import Handler, View, see_other
 from lisa_gateway.problems import Forbidden
@@ -19,24 +18,19 @@ _ON_PAGE = 200
 _RUNS = 10
 
 
-def _topic(state: ScheduleState) -> str:
-    """The topic that decides who may see a schedule; of a damaged one, all topics."""
-    return state.schedule.topic if state.schedule else ALL_TOPICS
-
-
 async def _schedule(view: View) -> ScheduleState:
     """The schedule that a request names. Raises UnknownSchedule, also where the user may not know of it."""
-    state = await view.soon(view.admin.schedule(check_name("schedule", view.text("name"))))
+    topic, name = check_name("topic", view.text("topic")), check_name("schedule", view.text("name"))
     try:
-        view.check(_topic(state))
+        view.check(topic)
     except Forbidden:
-        raise UnknownSchedule(state.name) from None
-    return _without_damage(view, state)
+        raise UnknownSchedule(topic, name) from None
+    return _without_damage(view, await view.soon(view.admin.schedule(topic, name)))
 
 
 def _without_damage(view: View, state: ScheduleState) -> ScheduleState:
     """The same; without what may quote its body, for a user who may not see it."""
-    if not state.damage or view.sees_bodies(_topic(state)):
+    if not state.damage or view.sees_bodies(state.topic):
         return state
     return replace(state, damage="it cannot be read")
 
@@ -45,16 +39,16 @@ async def show(view: View) -> Response:
     """All schedules: those with problems first, then by their next run."""
     text = view.text("q")[:200].lower()
     page = view.number("page_number", 0, 0, 100_000)
-    states = [each for each in await view.soon(view.admin.list_schedules()) if view.sees(_topic(each))]
-    matching = [each for each in states if text in each.name.lower() or text in _topic(each).lower()]
-    matching.sort(key=lambda each: (not each.damage, not each.is_overdue, each.next_ms or float("inf"), each.name))
+    states = [each for each in await view.soon(view.admin.list_schedules()) if view.sees(each.topic)]
+    matching = [each for each in states if text in each.name.lower() or text in each.topic.lower()]
+    matching.sort(
+        key=lambda each: (not each.damage, not each.is_overdue, each.next_ms or float("inf"), each.topic, each.name)
+    )
     first = page * _ON_PAGE
     return view.page(
         "schedules.html",
         title="Schedules",
-        rows=[
-            (_without_damage(view, each), view.operates(_topic(each))) for each in matching[first : first + _ON_PAGE]
-        ],
+        rows=[(_without_damage(view, each), view.operates(each.topic)) for each in matching[first : first + _ON_PAGE]],
         count=len(matching),
         all=len(states),
         text=text,
@@ -66,7 +60,7 @@ async def show(view: View) -> Response:
 async def show_one(view: View) -> Response:
     """One schedule with its next ten runs."""
     state = await _schedule(view)
-    schedule = state.schedule if view.sees_bodies(_topic(state)) else None
+    schedule = state.schedule if view.sees_bodies(state.topic) else None
     return view.page(
         "schedule.html",
         title=state.name,
@@ -74,11 +68,11 @@ async def show_one(view: View) -> Response:
         schedule=state.schedule,
         runs=state.next_ticks(_RUNS),
         body=show_body(schedule.body, "") if schedule else None,
-        operates=view.operates(_topic(state)),
+        operates=view.operates(state.topic),
     )
 
 
-_Act = Callable[[View, str], Awaitable[str]]
+_Act = Callable[[View, str, str], Awaitable[str]]
 """Does something to a schedule. Result: what to say; empty if nothing changed."""
 
 
@@ -88,29 +82,28 @@ def _handler(what: str, act: _Act) -> Handler:
         name = state.name
         if state.schedule is None:
             raise InvalidInput("name", name, "the name of a schedule that can be read")
-        topic = state.schedule.topic
-        said = await act(view, name)
+        said = await act(view, state.topic, name)
         if said:
-            await view.note(what, topic, detail=f"{name}: {said}")
-        return see_other("schedule", name=name, said=said or "nothing to change")
+            await view.note(what, state.topic, detail=f"{name}: {said}")
+        return see_other("schedule", topic=state.topic, name=name, said=said or "nothing to change")
 
     return handle
 
 
-async def _pause(view: View, name: str) -> str:
-    return "paused" if await view.soon(view.admin.pause_schedule(name)) else ""
+async def _pause(view: View, topic: str, name: str) -> str:
+    return "paused" if await view.soon(view.admin.pause_schedule(topic, name)) else ""
 
 
-async def _resume(view: View, name: str) -> str:
-    return "resumed" if await view.soon(view.admin.resume_schedule(name)) else ""
+async def _resume(view: View, topic: str, name: str) -> str:
+    return "resumed" if await view.soon(view.admin.resume_schedule(topic, name)) else ""
 
 
-async def _run_now(view: View, name: str) -> str:
-    return f"sent as {await view.soon(view.admin.run_now(name))}"
+async def _run_now(view: View, topic: str, name: str) -> str:
+    return f"sent as {await view.soon(view.admin.run_now(topic, name))}"
 
 
-async def _skip(view: View, name: str) -> str:
-    tick = await view.soon(view.admin.skip_tick(name))
+async def _skip(view: View, topic: str, name: str) -> str:
+    tick = await view.soon(view.admin.skip_tick(topic, name))
     return "" if tick is None else "the next run is left out"
 
 

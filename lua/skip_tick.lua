@@ -1,5 +1,4 @@
--- Takes back the tick of a schedule that was sent ahead. Either the mark goes back as well, so that the tick can be sent
--- again, elsewhere; or the tick counts as left out.
+-- Takes back the tick of a schedule that was sent ahead, and counts it as left out.
 --
 -- KEYS[1] ticks      hash    schedule -> mark
 -- KEYS[2] messages   hash    message id -> record
@@ -11,20 +10,18 @@
 -- KEYS[8] busy       hash    message id -> key whose slot it holds
 -- KEYS[9] slots      zset    key and id of each message that holds a slot
 -- KEYS[10] parked    zset    what waits for a slot, by key and due time
--- ARGV[1] name       text    the schedule
--- ARGV[2] skip       flag    "1" to leave the tick out
--- returns  { the mark, or nil; 1 if a message was taken back }
---@include tick_mark
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] name       text    the schedule
+-- ARGV[3] version    number  its version, as the caller knows it
+-- returns  { now ms, the mark }, or { now ms, nil } where the schedule has another version
+--@include clock, tick_mark
+local now = clock(now_ms)
 local mark = get_tick_mark(name)
-if not mark then
-  return { redis.call('HGET', ticks, name), 0 }
+if not mark or mark.version ~= version then
+  return { now, false }
 end
-if not take_back(mark) then
-  return { redis.call('HGET', ticks, name), 0 }
-end
-if skip then
+if mark.due > now and take_back(mark) then
   mark.skipped = mark.skipped + 1
-else
-  mark.last, mark.due = mark.base, 0
+  return { now, set_tick_mark(name, mark) }
 end
-return { set_tick_mark(name, mark), 1 }
+return { now, redis.call('HGET', ticks, name) }
