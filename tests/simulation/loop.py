@@ -33,6 +33,10 @@ class Program:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_alive, self.is_frozen = True, False
+        self.is_stopped = False
+        """Whether it was told to end, as by SIGTERM."""
+        self.stop: Callable[[], object] | None = None
+        """Tells it to end; None before it can be told."""
         self.shift_us = 0
         """How far its wall clock is ahead."""
         self.ready: deque[asyncio.Handle] = deque()
@@ -99,7 +103,10 @@ class _Ready:
             self._programs[program] = None
 
     def __bool__(self) -> bool:
-        return any(not program.is_frozen for program in self._programs)
+        for program in self._programs:  # noqa: SIM110 - asked twice for each callback, where a generator is slow
+            if not program.is_frozen:
+                return True
+        return False
 
     def __len__(self) -> int:
         return sum(len(program.ready) for program in self._programs)
@@ -191,14 +198,14 @@ class Loop(asyncio.BaseEventLoop):
     def _process_events(self, event_list: list[Any]) -> None:
         """There is no selector."""
 
-    async def create_connection(self, protocol_factory: Any, *_: Any, **__: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, *_: Any, **__: Any) -> Any:
         """The only way out of a program."""
         return await self.connect(protocol_factory, PROGRAM.get())
 
-    def add_signal_handler(self, *_: Any) -> None:
+    def add_signal_handler(self, *_: Any) -> None:  # type: ignore[override]
         """Signals are sent by calls."""
 
-    def run_in_executor(self, *arguments: Any) -> Any:
+    def run_in_executor(self, *arguments: Any) -> Any:  # type: ignore[override]
         """Refuses: a thread would run in real time."""
         raise NotImplementedError(f"a thread in the simulation: {arguments}")
 

@@ -1,4 +1,4 @@
-"""The network and the relay: carries the bytes of programs to the server, one request at a time, and tells nothing else.
+"""The network and the relay: carries bytes between programs and the server, one request at a time.
 
 A request and its reply are one step. The server gets no second request before it has answered the first, so what it
 does follows from the order of requests alone.
@@ -24,34 +24,13 @@ __all__ = ["Network"]
 _SCRIPTS = {load(name).sha.encode(): name for name in SCRIPT_NAMES}
 
 _SILENT = frozenset(
-    [
-        "ping",
-        "time",
-        "client",
-        "info",
-        "exists",
-        "hget",
-        "hmget",
-        "hgetall",
-        "hlen",
-        "hscan",
-        "hkeys",
-        "xrange",
-        "xlen",
-        "xpending",
-        "xinfo",
-        "zrange",
-        "zcard",
-        "zscore",
-        "script",
-        "command",
-        "config",
-        "get",
-        "type",
-        "ttl",
-    ]
+    (
+        *("ping", "time", "client", "info", "exists", "hget", "hmget", "hgetall", "hlen", "hscan", "hkeys", "xrange"),
+        *("xlen", "xpending", "xinfo", "zrange", "zcard", "zscore", "script", "command", "config", "get", "type"),
+        *("xclaim", "xreadgroup", "fetch", "find", "list_pending", "list_messages", "trim", "join", "close_shard"),
+    )
 )
-"""Commands that wake no blocked reader and publish nothing."""
+"""Commands and scripts that wake no blocked reader and publish nothing."""
 
 _SLOW = 0.01
 """Share of ways through the network that take long."""
@@ -143,9 +122,10 @@ class Network:
         """The server answers nobody for a while; then it carries out all that came meanwhile."""
         if self._held is None:
             self._held = []
-            self.loop.call_later(seconds, self._go_on, context=self.context)
+            self.loop.call_later(seconds, self.go_on, context=self.context)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """The server goes on after it hung."""
         held, self._held = self._held or [], None
         for connection, commands, strike in held:
             self.serve(connection, commands, strike)
@@ -197,7 +177,7 @@ class Network:
 
     def collect(self) -> None:
         """Delivers what blocked reads and subscriptions have got."""
-        self.server.settle()
+        self.server.flush()
         ready = [self._waiting[number] for number, _ in self._poll.poll(0)]
         for connection in sorted(ready, key=lambda each: each.name):
             self._collect(connection)

@@ -36,7 +36,6 @@ _STRUCK = {
     ),
     "producer": ("send", "cancel", "reschedule", "hget", "close_shard"),
     "consumer": ("ack", "nack", "release", "extend", "fetch", "xreadgroup"),
-    "operator": (),
 }
 """The calls that a fault is aimed at, by the role of the program. Most calls of an idle program matter little."""
 
@@ -45,6 +44,7 @@ _FAULTS = {
     "kill": 10,
     "kill within": 10,
     "freeze": 8,
+    "stop": 8,
     "server is killed": 3,
     "server hangs": 4,
     "server is full": 3,
@@ -66,7 +66,12 @@ _FAULTS = {
 _RESENT_S = 12.0
 """An id is sent again within this time: well within its dedup window."""
 
-LIGHT_SETTINGS = {"quiet_poll_s": 5.0, "discover_s": 3.0, "history_s": 3_600.0, "spent_consumer_s": 30.0}
+LIGHT_SETTINGS: dict[str, Any] = {
+    "quiet_poll_s": 5.0,
+    "discover_s": 3.0,
+    "history_s": 3_600.0,
+    "spent_consumer_s": 30.0,
+}
 """Settings of managers that leave out most idle work. Those that decide on what is tested keep their defaults."""
 
 
@@ -236,7 +241,7 @@ def names_of(cast: Cast) -> list[str]:
 def _strike(dice: random.Random, cast: Cast) -> dict[str, Any]:
     roles = {name.partition("-")[0] for name in names_of(cast)}
     role = dice.choice(sorted({*roles, "operator"}))
-    commands = _STRUCK[role]
+    commands = _STRUCK.get(role, ())
     return {
         "role": role,
         "command": dice.choice(commands) if commands and dice.random() < 0.85 else "",
@@ -263,6 +268,7 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
         "program": _program(dice, cast),
         "seconds": dice.choice((0.3, dice.uniform(1, 4), dice.uniform(3, 12))),
     },
+    "stop": lambda dice, cast: {"program": _program(dice, cast)},
     "server is killed": lambda dice, _: {
         "loss_s": dice.choice((0.0, dice.uniform(0, 0.2), dice.uniform(0, 1.5))),
         "down_s": dice.choice((0.01, dice.uniform(0.1, 3))),

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -28,6 +30,7 @@ class Pool:
     """Plays runs in processes of their own."""
 
     def __init__(self, server: Path, processes: int = 1, plant: str = "") -> None:
+        self.processes = processes
         self._server, self._plant = server, plant
         self._folder = Path(tempfile.mkdtemp(prefix="lisa-simulation-", dir=_memory()))
         self._library = self._folder / "clock.so"
@@ -84,7 +87,13 @@ class Pool:
 
     def play_all(self, requests: Iterable[Run]) -> Iterator[Run]:
         """Many runs, as many at once as there are processes; answers in the order of the requests."""
-        yield from self._threads.map(lambda request: self.play(**request), requests)
+        ahead: deque[Future[Run]] = deque()
+        for request in requests:
+            ahead.append(self._threads.submit(partial(self.play, **request)))
+            if len(ahead) > 2 * self.processes:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
     def close(self) -> None:
         """Ends the processes."""

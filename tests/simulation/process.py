@@ -4,7 +4,9 @@ It imports everything once. For each request, a line on its input, it forks: eac
 one run has done cannot reach another. The answer is a line on its output.
 """
 
+import functools
 import gc
+import importlib.metadata
 import json
 import logging
 import os
@@ -14,6 +16,7 @@ import shutil
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,12 @@ _CPU_S = 600
 
 # Ids and names come from here. Some modules draw when they are imported.
 _draws = random.Random("import")
-os.urandom = lambda size: _draws.randbytes(size)
+os.urandom = _draws.randbytes
 random._urandom = os.urandom  # type: ignore[attr-defined]
 random.seed("import")
+
+# The clients of Redis read the metadata of their package for each connection.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 from simulation import plan as plans  # noqa: E402
 from simulation.clock import Clock  # noqa: E402
@@ -75,6 +81,7 @@ def _run(request: dict[str, Any], clock: Clock) -> Outcome:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     plan = plans.draw(seed, request["seconds"], calm=request.get("calm", False)).without(set(request["without"]))
+    plan = replace(plan, cast=replace(plan.cast, **request.get("cast", {})))
     log = Path(request["log"]) if request.get("log") else None
     began = time.process_time()
     outcome = play(plan, clock, Path(request["server"]), directory, log)

@@ -18,7 +18,7 @@ from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Ret
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings
-from simulation.loop import PROGRAM, Loop
+from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.notebook import Notebook
 from simulation.plan import LIGHT_SETTINGS, Cast, Step
 
@@ -60,11 +60,17 @@ class Programs:
             case "producer":
                 return lambda: self._produce(name)
             case "worker":
-                return lambda: self._worker(rest.partition("-")[0]).serve()
+                return lambda: _serve(self._worker(rest.partition("-")[0]))
             case "clerk":
-                return lambda: self._clerk(rest.partition("-")[0]).serve()
+                return lambda: _serve(self._clerk(rest.partition("-")[0]))
             case _:
                 return lambda: self._consume(rest.partition("-")[0], random.Random(f"{self._seed} {name} {life}"))
+
+    def stop(self, program: Program) -> None:
+        """As SIGTERM. A program that cannot be told yet goes on."""
+        if program.stop and not program.is_stopped:
+            program.is_stopped = True
+            within(program, program.stop)
 
     async def _produce(self, name: str) -> None:
         async with AsyncProducer(settings=ProducerSettings(**_NETWORK, patience_s=_PATIENCE_S)) as producer:
@@ -162,7 +168,14 @@ class Programs:
 
 
 async def _manage() -> None:
-    await Manager(ManagerSettings(**_NETWORK, **LIGHT_SETTINGS)).run(patience_s=60)
+    manager = Manager(ManagerSettings(**_NETWORK, **LIGHT_SETTINGS))
+    PROGRAM.get().stop = manager.stop
+    await manager.run(patience_s=60)
+
+
+async def _serve(worker: Worker) -> None:
+    PROGRAM.get().stop = worker.stop
+    await worker.serve()
 
 
 def _message(facts: dict[str, Any]) -> tuple[Message, Any]:

@@ -81,8 +81,13 @@ class Server:
         self._clock.show_server()
         return self._control.ask(*command)
 
+    def flush(self) -> None:
+        """After a reply: returns once the server has sent what it had for others, too, at the end of the same turn."""
+        assert self._control
+        self._control.ask("PING")
+
     def settle(self) -> None:
-        """Returns once the server has sent all that it had to send: two of its turns later."""
+        """After a request: returns once the server has carried it out, and sent all replies: two turns later."""
         assert self._control
         self._control.ask("PING")
         self._control.ask("PING")

@@ -36,7 +36,7 @@ class Wire:
 
     def receive(self) -> bytes:
         """All replies that are still expected."""
-        parts = []
+        parts: list[bytes] = []
         while True:
             while self._expected and self._reader.gets() is not False:
                 self._expected -= 1

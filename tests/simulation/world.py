@@ -6,6 +6,7 @@ import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from chaos.draining import audit, is_drained, keys_left, unfinished, write_left,
 from chaos.history import Clock as ClockSample
 from chaos.history import Drained, Fault, Outage, Problem, now
 from chaos.kinds import STRANDED
-from chaos.topics import LETTERS, METERED, POLICIES, PREFIX, RETURNED, policies_with, topics_of
+from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, policies_with, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.keys import ShardKeys, dropped_key, schedules_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from simulation import ticks
@@ -30,7 +31,7 @@ from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
-from simulation.operators import PERIOD_MS, Operators, prepare
+from simulation.operators import PERIOD_MS, WINDOW_MS, Operators, prepare
 from simulation.plan import Plan, Step, names_of
 from simulation.programs import TICKS, Programs
 from simulation.server import Server
@@ -39,7 +40,6 @@ from support.in_flight import InFlight
 
 __all__ = ["Outcome", "World", "play"]
 
-_WINDOW_MS = 86_400_000
 _AUDIT_S = 5.0
 _SAMPLE_S = 1.0
 _DRAIN_S = 150.0
@@ -132,6 +132,8 @@ class World:
         shifts = self.plan.cast.shifts_ms
         program = self.loop.start(f"{name}#{life}" if life > 1 else name, self._programs.main(name, life))
         program.shift_us = shifts[self._names.index(name) % len(shifts)] * 1_000
+        assert program.main
+        program.main.add_done_callback(partial(self._ended, program), context=self.network.context)
         self._running[name] = program
 
     def _start_operator(self, name: str, work: Any) -> None:
@@ -141,9 +143,15 @@ class World:
         """Waits for an operator; an error of theirs is one of the run."""
         main = self._running[name].main
         assert main
-        while not main.done():
-            await asyncio.sleep(0.05)
+        await asyncio.wait((main,))
         main.result()
+
+    def _ended(self, program: Program, main: asyncio.Task[Any]) -> None:
+        """A program that was stopped is started again; one that has ended by itself is a problem."""
+        if main.cancelled() or main.exception() or not program.is_stopped:
+            error = "cancelled" if main.cancelled() else main.exception()
+            self.recorder.write(Problem(now(), 14, f"{program.name} has ended by itself: {error!r}"))
+        self.loop.kill(program)
 
     def _died(self, program: Program) -> None:
         """Somebody else starts a program again; an operator gives up."""
@@ -188,7 +196,7 @@ class World:
 
     def _operate(self, step: Step) -> None:
         """An operation of a producer, if that is alive; its caller may give it up at any moment."""
-        program = self._running[f"producer-{step.facts['by']}"]
+        program = self._running[f"producer-{step.facts['by'] % self.plan.cast.producers}"]
         if program.is_alive and program.callbacks:
             name = program.name.partition("#")[0]
             task = within(program, self.loop.create_task, self._guarded(name, step))
@@ -210,6 +218,8 @@ class World:
                 down_s, command = facts["down_s"], facts["command"]
                 network.arm(Strike(facts["fate"], facts["role"], command, facts["seconds"], down_s))
                 return
+            case "stop" if program and program.is_alive:
+                self._programs.stop(program)
             case "kill" | "kill within" | "freeze" | "a program's clock steps" if program and program.is_alive:
                 self._down_s[program] = facts.get("down_s", 0.1)
                 if what == "kill":
@@ -309,8 +319,7 @@ class World:
         for program in list(self._running.values()):
             program.is_frozen = False
             program.dies_at = None
-        while network.hangs:
-            await asyncio.sleep(0.1)
+        network.go_on()
         await asyncio.sleep(_CALM_S)
         if self.clock.server_shift_us < self._most_shift_us:
             # What was sent while the clock was ahead waits for that time.
@@ -354,23 +363,22 @@ class World:
         if RETURNED in self._topics:
             write_letters(self)
         for name, program in self._running.items():
-            if program.is_alive and program.main and program.main.done():
-                error = program.main.exception()
-                if program.role != "operator" or error:
-                    self.recorder.write(Problem(now(), 14, f"{name} has ended by itself: {error!r}"))
+            if program.role == "operator" and program.main and program.main.done() and program.main.exception():
+                self.recorder.write(Problem(now(), 14, f"{name} failed: {program.main.exception()!r}"))
         # A manager trims a stream and drops the door of its topic some time after the last message.
         left = keys_left(self, self._topics) - {key.decode() for key in self._allowed()}
         if left:
             self.recorder.write(Problem(now(), 11, f"keys are left: {sorted(left)}"))
 
     def _allowed(self) -> list[bytes]:
+        """Keys of the schedule, and of topics that were dropped less than a minute ago."""
         own = [key for key in self.admin.scan_iter(count=1_000) if b"{" + TICKS.encode() + b"}" in key]
-        return [*own, *(key.encode() for key in (f"{PREFIX}:schedules", ShardKeys(PREFIX, LETTERS).of("door")))]
+        return [*own, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
 
     def judge(self) -> Outcome:
         """The verdict on the history."""
         outcome = self.outcome
-        all_topics, groups = topics_of(policies_with(_WINDOW_MS)), self.plan.cast.groups
+        all_topics, groups = topics_of(policies_with(WINDOW_MS)), self.plan.cast.groups
         topics = {name: replace(all_topics[name], groups=groups) for name in self._topics}
         events = sorted(self.recorder.events, key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
