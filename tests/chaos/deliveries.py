@@ -194,8 +194,9 @@ class Deliveries:
             done = any(d.tried("ack", "acked", "late", None) for d in deliveries)
             ended = done or group in story.left or "" in story.left or bool(story.asks)
             expires = any(each.message.ttl_ms is not None for each in story.tries)
+            lost = self.rolled_back(min(each.since for each in story.tries), delivery.until)
             text = f"{story.name}: the ack of {delivery.taken.entry} was stale for no reason"
-            self._verdict.check(5, at + 1 < len(deliveries) or ended or expires, text)
+            self._verdict.check(5, at + 1 < len(deliveries) or ended or expires or lost, text)
 
     def _explain(self, story: Story, before: Sequence[Delivery], delivery: Delivery) -> None:
         """Promise 3: the attempt before this one was given up, given back, or its lease ran out."""

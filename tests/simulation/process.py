@@ -32,6 +32,10 @@ random.seed("import")
 # The clients of Redis read the metadata of their package for each connection.
 importlib.metadata.version = functools.cache(importlib.metadata.version)
 
+from simulation.planting import plant  # noqa: E402
+
+plant()
+
 from simulation import plan as plans  # noqa: E402
 from simulation.clock import Clock  # noqa: E402
 from simulation.world import Outcome, play  # noqa: E402

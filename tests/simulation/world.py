@@ -35,6 +35,7 @@ from simulation.operators import PERIOD_MS, WINDOW_MS, Operators, prepare
 from simulation.plan import Plan, Step, names_of
 from simulation.programs import TICKS, Programs
 from simulation.server import Server
+from simulation.story import tell
 from simulation.strikes import Strike
 from support.in_flight import InFlight
 
@@ -96,6 +97,7 @@ class World:
         self._audited = self._counted = 0
         self._most_shift_us = 0
         self._names = names_of(plan.cast)
+        self._story: list[tuple[float, str]] = []
         self.outcome = Outcome(plan.seed)
         loop.on_kill = self._died
         network.on_strike = self._struck
@@ -166,7 +168,7 @@ class World:
         self.loop.call_later(down_s, self._start, name, context=self.network.context)
 
     def _tell(self, line: str) -> None:
-        self.outcome.story.append(f"{self.loop.time():8.3f} s  {line}")
+        self._story.append((self.loop.time(), line))
 
     def _fault(self, kind: str, seconds: float) -> None:
         within_world = self.network.context.copy()
@@ -187,7 +189,7 @@ class World:
             return
         self.outcome.fired[step.what] += 1
         if step.what != "strike":
-            self._tell(str(step).partition("s  ")[2])
+            self._tell(str(step).partition(" s  ")[2])
         if step.what in _BY_OPERATOR:
             # Not in the checker's books: an operator is no excuse for a failed send.
             self._start_operator(f"operator-{step.number}", self._operators.carry_out(step))
@@ -385,6 +387,8 @@ class World:
         if self.plan.cast.ticks:
             ticks.judge(verdict, self._programs.ticks, PERIOD_MS)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
+        told = [*self._story, *tell(outcome.violations, events)]
+        outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]
         outcome.checked.update({str(promise): count for promise, count in verdict.checked.items()})
         outcome.digest = self.network.digest
         outcome.messages, outcome.deliveries = verdict.counts["messages"], verdict.counts["deliveries"]
