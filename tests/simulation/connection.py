@@ -83,6 +83,8 @@ class Connection(asyncio.Transport):
         match fate:
             case "lose the reply":
                 self._later(self._back_at, self.cut)
+            case "swallow the reply":
+                self.is_silent = True
             case "tear the reply":
                 self._inside(self._back_at, self._hand, data[: len(data) // 2])
                 self._later(self._back_at, self.cut)

@@ -34,7 +34,7 @@ _STRUCK = {
         *("promote", "reclaim", "sweep", "trim", "send", "purge", "tick", "tidy_slots", "close_shard", "set_door"),
         *("reserve", "publish", "unmark", "xreadgroup"),
     ),
-    "producer": ("send", "cancel", "reschedule", "hget", "close_shard"),
+    "producer": ("send", "send", "send", "cancel", "reschedule", "hget", "close_shard"),
     "consumer": ("ack", "nack", "release", "extend", "fetch", "xreadgroup"),
 }
 """The calls that a fault is aimed at, by the role of the program. Most calls of an idle program matter little."""
@@ -164,7 +164,8 @@ def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
                 known = [each for each in recent if what != "again" or each not in asked]
                 if not known:
                     continue
-                facts["topic"], facts["id"] = dice.choice(known)
+                # Mostly a very recent one: it may be on its way, or its reply may be.
+                facts["topic"], facts["id"] = dice.choice(known[-4:] if dice.random() < 0.6 else known)
                 if what == "again":
                     facts |= messages.again()
                 else:
@@ -242,11 +243,15 @@ def _strike(dice: random.Random, cast: Cast) -> dict[str, Any]:
     roles = {name.partition("-")[0] for name in names_of(cast)}
     role = dice.choice(sorted({*roles, "operator"}))
     commands = _STRUCK.get(role, ())
+    command = dice.choice(commands) if commands and dice.random() < 0.85 else ""
+    fate = dice.choice(FATES)
+    # A send that arrives after its producer has given up is another send, and may come after a cancel.
+    most_s = 1.5 if role == "producer" and fate == "delay the request" else 9.0
     return {
         "role": role,
-        "command": dice.choice(commands) if commands and dice.random() < 0.85 else "",
-        "fate": dice.choice(FATES),
-        "seconds": dice.choice((0.05, dice.uniform(0.2, 1.5), dice.uniform(1.5, 9))),
+        "command": command,
+        "fate": fate,
+        "seconds": dice.choice((0.05, dice.uniform(0.2, 1.5), dice.uniform(1.5, most_s))),
         "down_s": dice.choice((0.05, dice.uniform(0.1, 1), dice.uniform(1, 8))),
     }
 

@@ -29,5 +29,5 @@ def _plant(fault: Plant) -> None:
             raise OSError("compiled without the fault")
         return changed.encode() if Path(path) == fault.file else get_data(self, path)
 
-    Path.read_text = read  # type: ignore[method-assign, assignment]
+    Path.read_text = read  # type: ignore[method-assign]
     importlib.machinery.SourceFileLoader.get_data = get  # type: ignore[method-assign, assignment]

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -48,6 +49,10 @@ class Programs:
         self._seed, self._loop, self._cast, self._history = seed, loop, cast, history
         self._sends = Sends(history)
         self._producers: dict[str, AsyncProducer] = {}
+        self._tries: Counter[tuple[str, str | None]] = Counter()
+        """How often an id was sent."""
+        self._open: Counter[tuple[str, str | None]] = Counter()
+        """How many of these sends may still be on their way."""
         self.ticks: list[tuple[str, str]] = []
         """The tick and the message id of each delivery of the schedule's topic."""
 
@@ -81,12 +86,20 @@ class Programs:
         """One operation of a producer; it is called within that program."""
         facts, producer = step.facts, self._producers[name]
         topic = facts["topic"]
+        place = topic, facts.get("id")
+        if step.what in ("cancel", "reschedule") and self._tries[place] > 1 and self._open[place]:
+            # Another send of the id may be carried out after this, and rightly makes another message.
+            return
         match step.what:
             case "send" | "again":
                 message, sending = _message(facts)
+                self._tries[place] += 1
+                self._open[place] += 1
                 with self._sends.one(topic, sending) as results:
                     results.append(await producer.send(topic, message.body, **options_of(message)))
+                self._open[place] -= len(results)
             case "batch":
+                self._tries.update((topic, each["id"]) for each in facts["messages"])
                 made = [_message(each) for each in facts["messages"]]
                 with self._sends.batch(topic, [sending for _, sending in made]) as reports:
                     reports.append(await producer.send_many(topic, [message for message, _ in made]))

@@ -16,7 +16,7 @@ _NAME = re.compile(r"promise \d+: ([\w~.-]+)/([^\s:]+)")
 
 def tell(violations: Sequence[str], events: Iterable[Event]) -> Iterator[tuple[float, str]]:
     """The lines on the messages that the first violations name, each with its time in seconds of the run."""
-    named = dict.fromkeys(found.groups() for text in violations if (found := _NAME.match(text)))
+    named = dict.fromkeys((found[1], found[2]) for text in violations if (found := _NAME.match(text)))
     teller = _Teller(list(named)[:_MOST])
     for event in events:
         for line in teller.lines(event):

@@ -12,6 +12,7 @@ FATES = (
     "kill after",
     "freeze after",
     "lose the reply",
+    "swallow the reply",
     "delay the reply",
     "tear the reply",
 )

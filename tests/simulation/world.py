@@ -179,7 +179,9 @@ class World:
         self.outcome.fired[strike.fate] += 1
         self._tell(f"{program.name}: {strike.fate} of {names}, {strike.seconds:.3g} s")
         self._down_s[program] = strike.down_s
-        self._fault(STRANDED if strike.fate == "leave it half-open" else strike.fate, strike.seconds)
+        self._fault(
+            STRANDED if strike.fate in ("leave it half-open", "swallow the reply") else strike.fate, strike.seconds
+        )
 
     def _take(self, step: Step) -> None:
         """Begins a step."""
