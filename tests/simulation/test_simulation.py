@@ -49,6 +49,15 @@ def test_seeds_differ(pool: Pool) -> None:
 
 
 @pytest.mark.slow
+def test_a_manager_whose_clock_is_set_back_goes_on(pool: Pool) -> None:
+    """Intervals of its jobs are those of the monotonic clock. Jobs by the wall clock rested for an hour."""
+    step = (1.0, "a program's clock steps", {"program": "manager-0", "by_ms": -3_600_000})
+    answer = pool.play("2031", 8.0, calm=True, cast={"managers": 1}, more=[step])
+    assert not answer.get("error"), answer["error"]
+    assert not answer["violations"]
+
+
+@pytest.mark.slow
 def test_a_planted_fault_is_found_and_its_story_shrinks(planted: Callable[[str], Pool]) -> None:
     """A fault of the product shows, and a few steps are enough to show it again."""
     pool = planted("an ack leaves no tombstone")
