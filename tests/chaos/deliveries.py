@@ -244,7 +244,9 @@ class Deliveries:
         By the server's clock, or by ours if that was set back meanwhile: a restart turns leases of the future into
         leases of now.
         """
-        renewals = [(s.since, s.until) for s in delivery.settles if s.what == "extend" and s.outcome == "kept"]
+        kept = [settle for settle in delivery.settles if settle.what == "extend" and settle.outcome == "kept"]
+        # A server that is killed may lose a renewal.
+        renewals = [(settle.since, settle.until) for settle in kept if not self.rolled_back(settle.since, settle.until)]
         since, until = max([(delivery.asked, delivery.until), *renewals])
         if since >= at:
             return False

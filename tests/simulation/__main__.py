@@ -70,8 +70,11 @@ def _play_one(pool: Pool, request: Run, options: argparse.Namespace) -> int:
         again = pool.play(**request)
         _print(f"the hash again: {again.get('digest')}")
         code |= again.get("digest") != answer["digest"]
-    if answer.get("violations") and not options.no_shrink:
-        _shrink(pool, answer, request)
+    if answer.get("violations"):
+        if options.no_shrink:
+            _print(*(f"    {line}" for line in answer["story"]))
+        else:
+            _shrink(pool, answer, request)
     return code
 
 
