@@ -52,7 +52,7 @@ async def prepare(cast: Cast) -> None:
 class Operators:
     """Carries out the steps that are for operators. Every change that must be undone is undone, however often it fails.
 
-    An operator who dies leaves that to `tidy_up`, which another one runs in the end.
+    An operator may die, and the server may lose what was done; so another one runs `tidy_up` in the end.
     """
 
     def __init__(self, room: Room) -> None:
@@ -129,7 +129,6 @@ class Operators:
         await asyncio.sleep(stay_s)
         self._room.recorder.write(Visit(now(), since, RESHARDED, guest, owed_to(self._room, RESHARDED, guest)))
         await admin.drop_group(RESHARDED, guest, force=True)
-        del self._guests[guest]
 
     async def _fill_and_drop(self, admin: AsyncAdmin, seconds: float) -> None:
         self._filled = True
@@ -140,4 +139,3 @@ class Operators:
                 await producer.send(SPARE, b"", delay=delay)
         await asyncio.sleep(seconds)
         await admin.drop_topic(SPARE, force=True)
-        self._filled = False
