@@ -38,6 +38,7 @@ plant()
 
 from simulation import plan as plans  # noqa: E402
 from simulation.clock import Clock  # noqa: E402
+from simulation.server import die_with_parent  # noqa: E402
 from simulation.world import Outcome, play  # noqa: E402
 
 __all__ = ["main"]
@@ -64,6 +65,7 @@ def main() -> None:
 
 def _serve(request: dict[str, Any], clock: Clock, answer: Path) -> None:
     """One run. It ends at once, because what was killed in it must not run its `finally` now."""
+    die_with_parent()
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     try:
         result = _run(request, clock).as_json()

@@ -1,7 +1,9 @@
 """The real server, on the simulated clock. It may be killed, and then it loses the end of its append-only file."""
 
+import ctypes
 import os
 import select
+import signal
 import subprocess
 from collections import deque
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from simulation.clock import Clock
 from simulation.wire import Wire
 
-__all__ = ["Server"]
+__all__ = ["Server", "die_with_parent"]
 
 _OPTIONS = (
     *("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"),
@@ -19,6 +21,13 @@ _OPTIONS = (
     *("--lazyfree-lazy-server-del", "no", "--lazyfree-lazy-user-del", "no", "--maxclients", "1000"),
 )
 _REMEMBERED_S = 3.0
+_PDEATHSIG = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+def die_with_parent() -> None:
+    """Has the kernel end this process when its parent ends, in whatever way."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 class Server:
@@ -53,6 +62,7 @@ class Server:
                 env=self._environment,
                 stdout=log,
                 stderr=log,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         while self._control is None:
             self._control = self._connected()

@@ -640,6 +640,21 @@ def test_a_killed_server_explains_what_it_lost(run: Run) -> None:
     assert verdict.explained == {"Redis lost acknowledged writes": 1}
 
 
+def test_a_killed_server_explains_a_stale_ack(run: Run) -> None:
+    """It has lost the send, and with it the delivery."""
+    run.ack(3, run.read(2), "stale")
+    run.add(Outage(2.5))
+    assert run.check().violations == []
+
+
+def test_a_killed_server_may_lose_a_renewal(run: Run) -> None:
+    """Then the lease ends when it would have ended without it."""
+    twice_renewed(run)
+    renewal = max(event.at for event in run.events if isinstance(event, Settled) and event.outcomes == ["kept"])
+    run.add(Outage(renewal + 1))
+    assert 3 not in run.check().broken
+
+
 def test_a_killed_server_may_give_entries_anew(run: Run) -> None:
     """With the entry it lost how far it had come: what is delivered again stands before what was delivered first."""
     run.ack(3, run.read(2, entry=f"{EPOCH + 2_000}-7"))
