@@ -167,16 +167,15 @@ class Manager:
     async def _serve(self) -> None:
         self.health.check("promoter", self._promoter.find_problem)
         self.health.check("server", self._find_server_problem)
-        loops = [
-            asyncio.create_task(self._keep_running(name, loop), name=name)
-            for name, loop in {
-                "promote": self._promoter.run,
-                "listen": self._promoter.listen,
-                "adopt": self._adopter.run,
-                "health": self._keep_beating,
-                **{f"every {seconds:g} s": partial(self._repeat, seconds, same) for seconds, same in self._periodic()},
-            }.items()
-        ]
+        running: dict[str, Callable[[], Awaitable[None]]] = {
+            "promote": self._promoter.run,
+            "listen": self._promoter.listen,
+            "adopt": self._adopter.run,
+            "health": self._keep_beating,
+        }
+        for seconds, turns in self._periodic():
+            running[f"every {seconds:g} s"] = partial(self._repeat, seconds, turns)
+        loops = [asyncio.create_task(self._keep_running(name, loop), name=name) for name, loop in running.items()]
         try:
             await self._stopping.wait()
         finally:
