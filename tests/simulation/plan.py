@@ -36,6 +36,17 @@ _STRUCK = {
     ),
     "producer": ("send", "send", "send", "cancel", "reschedule", "hget", "close_shard"),
     "consumer": ("ack", "nack", "release", "extend", "fetch", "xreadgroup"),
+    "operator": (
+        "set_policy",
+        "join",
+        "close_shard",
+        "set_door",
+        "drop_group",
+        "end_copies",
+        "replay",
+        "purge",
+        "drop",
+    ),
 }
 """The calls that a fault is aimed at, by the role of the program. Most calls of an idle program matter little."""
 
@@ -205,7 +216,7 @@ class _Messages:
             "size": dice.choice((20, 60, 60, 2_000)),
             "id": mark if dice.random() < 0.6 else None,
             "delay_ms": delay_ms,
-            "ttl_ms": dice.randint(50, 5_000) if dice.random() < 0.12 else None,
+            "ttl_ms": dice.choice((2, 6, 20, dice.randint(50, 5_000))) if dice.random() < 0.12 else None,
             "max_retries": dice.randint(0, 3) if dice.random() < 0.1 else None,
             "priority": dice.randint(1, 255) if dice.random() < 0.1 else None,
             "key": f"customer-{dice.randrange(4)}" if topic == KEYED else None,
