@@ -10,7 +10,7 @@ import redis
 from chaos.draining import Room, owed_to
 from chaos.history import Asked, Told, Visit, now
 from chaos.topics import METERED, PREFIX, RESHARDED, policies_with
-from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.keys import split_copy
 from lisa_manager import AsyncAdmin
 from lisa_manager.settings import ManagerSettings
@@ -27,6 +27,8 @@ WINDOW_MS = 86_400_000
 """The dedup window: longer than all steps of the clock."""
 
 _TIMEOUT_S = 2.0
+_LOST_S = 4.0
+"""How long before the death of a server a reshard may have begun that it has lost: the loss, and the reshard itself."""
 PERIOD_MS = 2_000
 """Of the schedule."""
 
@@ -60,6 +62,8 @@ class Operators:
         self._guests: dict[str, None] = {}
         self._undo: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {}
         self._filled = False
+        self._resharded: tuple[float, int] | None = None
+        """When the last reshard began, and to how many shards."""
 
     async def carry_out(self, step: Step) -> None:
         """One step; errors are the operator's, who gives up."""
@@ -69,6 +73,25 @@ class Operators:
         except (LisaError, redis.RedisError):
             # The latter come from the judge's own client, when the server is away.
             return
+
+    def must_reshard_again(self) -> bool:
+        """Whether a server that was just killed may have lost a reshard."""
+        return self._resharded is not None and self._resharded[0] > now() - _LOST_S
+
+    async def reshard_again(self) -> None:
+        """As docs/operations.md says: the same command with the same number, as soon as the server is back."""
+        assert self._resharded
+        _, shards = self._resharded
+        async with _connected() as admin:
+            while True:
+                try:
+                    await admin.reshard(RESHARDED, shards)
+                except InvalidInput:
+                    return
+                except LisaError:
+                    await asyncio.sleep(0.2)
+                else:
+                    return
 
     async def tidy_up(self) -> None:
         """Undoes what is left, once all faults are over."""
@@ -86,6 +109,7 @@ class Operators:
         facts = step.facts
         match step.what:
             case "reshard":
+                self._resharded = now(), facts["shards"]
                 await admin.reshard(RESHARDED, facts["shards"])
             case "pause":
                 await self._meanwhile(admin, METERED, {"paused": True}, {"paused": False}, facts["seconds"])

@@ -94,6 +94,7 @@ class World:
         self._lives: Counter[str] = Counter()
         self._down_s: dict[Program, float] = {}
         self._is_calm = False
+        self._agains = 0
         self._audited = self._counted = 0
         self._most_shift_us = 0
         self._names = names_of(plan.cast)
@@ -258,6 +259,10 @@ class World:
         self.recorder.write(Outage(now()))
         self.server.kill(loss_s)
         self.network.cut_all()
+        if self._operators.must_reshard_again():
+            self._agains += 1
+            self._tell("an operator will reshard again, because the server may have lost it")
+            self._start_operator(f"operator-again-{self._agains}", self._operators.reshard_again())
 
     def _start_server(self) -> None:
         if not self.server.runs:
