@@ -99,10 +99,14 @@ class Programs:
                     results.append(await producer.send(topic, message.body, **options_of(message)))
                 self._open[place] -= len(results)
             case "batch":
-                self._tries.update((topic, each["id"]) for each in facts["messages"])
+                places = [(topic, each["id"]) for each in facts["messages"]]
+                self._tries.update(places)
+                self._open.update(places)
                 made = [_message(each) for each in facts["messages"]]
                 with self._sends.batch(topic, [sending for _, sending in made]) as reports:
                     reports.append(await producer.send_many(topic, [message for message, _ in made]))
+                if reports:
+                    self._open.subtract(places)
             case "cancel":
                 with self._sends.asked("cancel", topic, facts["id"], 0) as outcomes:
                     outcomes.append(str(await producer.cancel(topic, facts["id"])))
