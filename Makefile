@@ -11,7 +11,7 @@ PARALLEL := -n 2
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
-.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark costs instructions chaos check format dist clean
+.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark costs instructions chaos simulate check format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -61,6 +61,10 @@ bench-spark: .venv/synced ## rows per second from Spark, against the same bytes 
 
 chaos: .venv/synced ## try to break the promises; SEED=… reproduces a run, MINUTES=10, CHAOS="--faults 'kill a worker'"
 	PYTHONPATH=tests $(RUN) python -m chaos --seed '$(SEED)' --minutes $(or $(MINUTES),3) $(CHAOS)
+
+simulate: .venv/synced ## installations on virtual time, one from each seed: SEEDS=600 MINUTES=5, or SEED=7 again; SIMULATE="--processes 1"
+	PYTHONPATH=tests $(RUN) python -m simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(SIMULATE)
 
 check: .venv/synced ## lint, formatting, floors, types, Lua scripts
 	$(RUN) ruff check

@@ -194,8 +194,9 @@ class Deliveries:
             done = any(d.tried("ack", "acked", "late", None) for d in deliveries)
             ended = done or group in story.left or "" in story.left or bool(story.asks)
             expires = any(each.message.ttl_ms is not None for each in story.tries)
+            lost = self.rolled_back(min(each.since for each in story.tries), delivery.until)
             text = f"{story.name}: the ack of {delivery.taken.entry} was stale for no reason"
-            self._verdict.check(5, at + 1 < len(deliveries) or ended or expires, text)
+            self._verdict.check(5, at + 1 < len(deliveries) or ended or expires or lost, text)
 
     def _explain(self, story: Story, before: Sequence[Delivery], delivery: Delivery) -> None:
         """Promise 3: the attempt before this one was given up, given back, or its lease ran out."""
@@ -243,7 +244,9 @@ class Deliveries:
         By the server's clock, or by ours if that was set back meanwhile: a restart turns leases of the future into
         leases of now.
         """
-        renewals = [(s.since, s.until) for s in delivery.settles if s.what == "extend" and s.outcome == "kept"]
+        kept = [settle for settle in delivery.settles if settle.what == "extend" and settle.outcome == "kept"]
+        # A server that is killed may lose a renewal.
+        renewals = [(settle.since, settle.until) for settle in kept if not self.rolled_back(settle.since, settle.until)]
         since, until = max([(delivery.asked, delivery.until), *renewals])
         if since >= at:
             return False

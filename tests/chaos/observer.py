@@ -8,14 +8,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from chaos.arena import PREFIX, SHAKY, Arena
+from chaos.draining import audit
 from chaos.history import Clock, Problem, now
 from chaos.programs.setting import TOPICS
 from chaos.topics import METERED, POLICIES
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_manager.admin.check import check
-from lisa_manager.admin.queries import existing
 from support.in_flight import InFlight
 
 __all__ = ["Observer"]
@@ -82,8 +81,4 @@ class Observer:
 
     def audit(self, connection: Connection, topic: str) -> None:
         """Audits one topic; each finding is a problem."""
-        for keys in connection.run(existing(PREFIX, topic)).served:
-            report = connection.run(check(keys, mend=False))
-            self.audited += report.messages
-            for finding in report.findings:
-                self._arena.recorder.write(Problem(now(), 9, f"{finding.topic}: {finding.problem}"))
+        self.audited += audit(self._arena, connection, topic)

@@ -14,16 +14,15 @@ import redis
 from chaos.answers import OWN_LIMIT
 from chaos.arena import Arena, Player
 from chaos.checker import check
-from chaos.draining import unfinished, write_left, write_letters
+from chaos.draining import keys_left, unfinished, write_left, write_letters
 from chaos.faults.server import HOUR_S
 from chaos.figures import Figures, take
 from chaos.history import Drained, Fault, Problem, now, read_history
 from chaos.nemesis import KINDS, Nemesis
 from chaos.observer import Observer
-from chaos.topics import FOREIGN, GROUPS, LETTERS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
+from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import ShardKeys, history_key, managers_key, topics_key
 from lisa_manager.admin.check import check_groups
 from support.waiting import wait_until
 
@@ -229,29 +228,10 @@ def _strike_out(arena: Arena) -> None:
 
 
 def _look_for_keys(arena: Arena) -> None:
-    """Promise 11: no key is left over."""
-    allowed = {topics_key(PREFIX), managers_key(PREFIX)}
-    for topic in POLICIES:
-        # What managers sample, which expires by itself.
-        allowed.add(history_key(PREFIX, topic))
-        layout = arena.layout(topic)
-        # Messages that are garbage, what is known of them, and ids that callers chose.
-        for name in ("ready", "finished", "garbage", "messages", "failures", "owed", "door"):
-            allowed |= {keys.of(name) for keys in layout.served}
-        allowed |= {keys.of(name) for name in ("ready", "closed") for keys in layout.ever}
-    letters = ShardKeys(PREFIX, LETTERS)
-    allowed |= {history_key(PREFIX, LETTERS), *(letters.of(name) for name in ("ready", "messages"))}
-    found = {key.decode() for key in arena.admin.scan_iter(count=1_000)} - allowed
-    # Only the harness deletes the data of the neighbour.
-    found -= {key for key in found if key.startswith(f"{PREFIX}:{{{FOREIGN}}}")}
-    # A reshard that broke off early has made groups on shards that never existed.
-    found -= {key for key in found if key.startswith(f"{PREFIX}:{{{RESHARDED}/") and _is_empty_stream(arena, key)}
+    """Promise 11: no key is left over. Only the harness deletes the data of the neighbour."""
+    found = {key for key in keys_left(arena, POLICIES) if not key.startswith(f"{PREFIX}:{{{FOREIGN}}}")}
     if found:
         arena.recorder.write(Problem(now(), 11, f"keys are left: {sorted(found)}"))
-
-
-def _is_empty_stream(arena: Arena, key: str) -> bool:
-    return bool(arena.admin.type(key) == b"stream" and arena.admin.xlen(key) == 0)
 
 
 def _read_logs(arena: Arena) -> None:

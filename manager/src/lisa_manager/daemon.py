@@ -1,4 +1,4 @@
-"""The daemon: one connection, one shard table, the promoter in its own loop, all periodic work by APScheduler."""
+"""The daemon: one connection, one shard table, the promoter in its own loop, and periodic work."""
 
 import asyncio
 import logging
@@ -7,10 +7,8 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
-
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
@@ -167,25 +165,20 @@ class Manager:
         logger.info("manager stopped", extra=event("manager_stopped"))
 
     async def _serve(self) -> None:
-        scheduler = self._schedule()
         self.health.check("promoter", self._promoter.find_problem)
         self.health.check("server", self._find_server_problem)
-        loops = [
-            asyncio.create_task(self._keep_running(name, loop), name=name)
-            for name, loop in {
-                "promote": self._promoter.run,
-                "listen": self._promoter.listen,
-                "adopt": self._adopter.run,
-                "health": self._keep_beating,
-            }.items()
-        ]
+        running: dict[str, Callable[[], Awaitable[None]]] = {
+            "promote": self._promoter.run,
+            "listen": self._promoter.listen,
+            "adopt": self._adopter.run,
+            "health": self._keep_beating,
+        }
+        for seconds, turns in self._periodic():
+            running[f"every {seconds:g} s"] = partial(self._repeat, seconds, turns)
+        loops = [asyncio.create_task(self._keep_running(name, loop), name=name) for name, loop in running.items()]
         try:
             await self._stopping.wait()
         finally:
-            scheduler.pause()
-            # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
-            await asyncio.sleep(0)
-            scheduler.shutdown(wait=False)
             # They may still use the connection.
             await cancel_all(*loops, *(turn for turns in self._running.values() for turn in turns))
 
@@ -213,8 +206,8 @@ class Manager:
         count = len(self._table.shards)
         logger.info("manager serves %d shards", count, extra=event("manager_started", shards=count))
 
-    def _schedule(self) -> AsyncIOScheduler:
-        scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "misfire_grace_time": None})
+    def _periodic(self) -> list[tuple[float, list[_Turns]]]:
+        """The periodic jobs, by their interval in seconds."""
         housekeeping_s = self._settings.housekeeping_s
         turns = [
             _Turns("reclaim", housekeeping_s, 1, self._reclaimer.turn),
@@ -232,23 +225,26 @@ class Manager:
             _Turns("history", self._settings.history_s, 1, self._historian.turn),
             _Turns("gauges", _GAUGES_S, 1, self._gauges),
         ]
-        # One job for all turns at the same interval: a job of the scheduler costs more than most turns.
-        for seconds in {each.seconds for each in turns}:
-            same = [each for each in turns if each.seconds == seconds]
-            job = scheduler.add_job(self._start, "interval", (same,), seconds=seconds, id=f"every {seconds:g} s")
-            if seconds == self._settings.discover_s:
-                # What was left unfinished while no manager ran does not wait for the first interval.
-                job.modify(next_run_time=datetime.now(UTC))
-        scheduler.start()
-        return scheduler
+        intervals = dict.fromkeys(each.seconds for each in turns)
+        return [(seconds, [each for each in turns if each.seconds == seconds]) for seconds in intervals]
 
-    async def _start(self, turns: Sequence[_Turns]) -> None:
-        """Starts a turn of each, unless too many are under way."""
-        for each in turns:
-            if len(running := self._running[each.job]) < each.most:
-                task = asyncio.create_task(self._guarded(each.job, each.turn), name=each.job)
-                running.add(task)
-                task.add_done_callback(running.discard)
+    async def _repeat(self, seconds: float, turns: Sequence[_Turns]) -> None:
+        """Starts turns at an interval of the monotonic clock: a wall clock that is set back would stop them."""
+        clock = asyncio.get_running_loop().time
+        # What was left unfinished while no manager ran does not wait for the first interval.
+        next_at = clock() + (0 if seconds == self._settings.discover_s else seconds)
+        while True:
+            await asyncio.sleep(next_at - clock())
+            for each in turns:
+                self._start(each)
+            next_at = max(next_at + seconds, clock())
+
+    def _start(self, turns: _Turns) -> None:
+        """Starts a turn, unless too many are under way."""
+        if len(running := self._running[turns.job]) < turns.most:
+            task = asyncio.create_task(self._guarded(turns.job, turns.turn), name=turns.job)
+            running.add(task)
+            task.add_done_callback(running.discard)
 
     async def _guarded(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -5,18 +5,17 @@ A guest reads nothing: its messages stay in the streams until the checker has lo
 
 import contextlib
 import random
-from typing import Any
 
 import redis
 
 from chaos.arena import PREFIX, RESHARDED, Arena
+from chaos.draining import owed_to
 from chaos.faults import Steps, fault
 from chaos.faults.operator import operate
 from chaos.faults.resharding import another_number
 from chaos.history import Visit, now
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_manager import resharding
@@ -29,7 +28,6 @@ _BELIEVED_S = 8.0
 """The age of a guest's copy of the registry; programs use theirs for up to ten seconds."""
 _STAY_S = 6.0
 _RESHARD_TRIPS, _DROP_TRIPS = 10, 20
-_PAGE = 1_000
 
 
 @fault("a group comes and goes", "guest", weight=40, about=RESHARDED)
@@ -80,29 +78,13 @@ def _stay(arena: Arena, dice: random.Random, guest: str, since: float | None) ->
     while since is not None:
         at = now()
         try:
-            ids = {id for keys in arena.layout(RESHARDED).ever for id in _ready_for(arena.admin, keys, guest)}
+            ids = owed_to(arena, RESHARDED, guest)
         except redis.RedisError:
             yield 0.5
         else:
-            arena.recorder.write(Visit(at, since, RESHARDED, guest, sorted(ids)))
+            arena.recorder.write(Visit(at, since, RESHARDED, guest, ids))
             since = None
     yield from _drop(arena, dice, guest)
-
-
-def _ready_for(admin: Any, keys: ShardKeys, guest: str) -> set[str]:
-    """The undelivered messages of the group: all that it is owed."""
-    ready = keys.of("ready")
-    if not admin.exists(ready):
-        return set()
-    last = next(
-        (info["last-delivered-id"] for info in admin.xinfo_groups(ready) if info["name"] == guest.encode()), None
-    )
-    ids: set[str] = set()
-    while last:
-        page = admin.xrange(ready, f"({last.decode()}", "+", count=_PAGE)
-        ids |= {fields[b"id"].decode() for _, fields in page if b"id" in fields and b"g" not in fields}
-        last = page[-1][0] if len(page) == _PAGE else None
-    return ids
 
 
 def _drop(arena: Arena, dice: random.Random, guest: str) -> Steps:

