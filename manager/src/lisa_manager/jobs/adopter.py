@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
+from lisa_common.errors import OF_THE_SERVER, InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import command
 from lisa_common.validation import MAX_NAME_LENGTH, check_name
@@ -90,16 +90,20 @@ class Adopter:
     async def _adopt(self, tags: Sequence[str]) -> bool:
         """Declares the undeclared topics of shards that are in use. Returns whether any shard is."""
         shards = [keys for tag in tags if (keys := _parse_tag(self._table.prefix, tag))]
-        replies = await self._connection.execute_each([command("EXISTS", *keys.of_each(_CONTENTS)) for keys in shards])
-        for reply in replies:
+        asked = [(keys, name) for keys in shards for name in _CONTENTS]
+        replies = await self._connection.execute_each([command("EXISTS", keys.of(name)) for keys, name in asked])
+        used = set[ShardKeys]()
+        for (keys, name), reply in zip(asked, replies, strict=True):
             if isinstance(reply, OF_THE_SERVER):
                 raise reply
-        used = [k for k, reply in zip(shards, replies, strict=True) if not isinstance(reply, LisaError) and reply]
+            if reply == 1:
+                used.add(keys)
+                if name == "schedules":
+                    self._table.scheduled.add(keys.topic)
         for keys in used:
             # A topic of several shards is in the registry already.
             if not keys.shard:
                 await self._discoverer.adopt(keys.topic)
-            self._table.scheduled.add(keys.topic)
         return bool(used)
 
 
