@@ -1,6 +1,7 @@
 """`Delivery.then`: a message that is sent with the ack of a delivery, or not at all."""
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -287,6 +288,23 @@ def test_handlers_can_be_tested_without_a_server() -> None:
     assert delivery.follow_up == Message(body={"n": 2}, delay=60)
     with pytest.raises(InvalidInput, match="delivery must be one that a worker or a consumer has read"):
         delivery._replace(follow_ups=None).then("x")
+
+
+async def test_a_copy_in_another_process_refuses(reading: Callable[..., Any], sender: AsyncProducer) -> None:
+    """Nothing there acks it, so what follows would be lost in silence; the codec need not travel, either."""
+    await sender.send("orders", "x", id="a")
+    consumer = reading("orders")
+    (delivery,) = await consumer.read(wait=5)
+    delivery.then("next", delay=600)
+    copied = pickle.loads(pickle.dumps(delivery))
+    assert (copied.id, copied.body) == ("a", b"x")
+    with pytest.raises(InvalidInput, match="delivery must be one that a worker or a consumer has read"):
+        copied.then("other")
+    await consumer.ack(delivery)
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert found.record is not None
+    assert found.record.body == b"next"
 
 
 async def test_cancelled_tasks_leave_it_unsent(redis_url: str, prefix: str, sender: AsyncProducer) -> None:

@@ -27,6 +27,10 @@ class FollowUps:
         self._codec = codec
         self._by_entry: dict[str, FollowUp] = {}
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        # In another process nothing acks the copy: its `then` must refuse, not lose what it is given.
+        return type(None), ()
+
     def __len__(self) -> int:
         return len(self._by_entry)
 
