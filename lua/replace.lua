@@ -24,14 +24,14 @@
 --@include clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
 --@include withdrawn
 local now = clock(now_ms)
-local limits, ids, since = read_door(), {}, {}
+local limits, ids, tried_since = read_door(), {}, {}
 for i = 4, #ARGV, 3 do
   local tried, due = string.match(ARGV[i + 1], '^~([%d.]+) (.+)$')
   if tried then
-    ARGV[i + 1], since[i] = due, exact_clock(now_ms) - tonumber(tried)
+    ARGV[i + 1], tried_since[i] = due, exact_clock(now_ms) - tonumber(tried)
   end
   -- A repeated message that was withdrawn since is stored nowhere: neither here nor, as RESHARDED asks for, elsewhere.
-  if not (tried and was_withdrawn(ARGV[i], since[i])) then
+  if not (tried and was_withdrawn(ARGV[i], tried_since[i])) then
     ids[#ids + 1] = ARGV[i]
   end
 end
@@ -70,7 +70,7 @@ end
 local immediate, alive, has_stored = {}, nil, false
 
 local function replace(id, text, content, position)
-  local since = since[position]
+  local since = tried_since[position]
   local is_known = redis.call('HEXISTS', messages, id) == 1
   alive = is_known and id or alive
   if since and is_known then

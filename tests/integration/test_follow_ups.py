@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, ConsumerSettings, Delivery, InvalidInput, Reject, Worker
 from lisa_manager import AsyncAdmin
@@ -164,6 +166,28 @@ async def test_what_another_group_owes_fails_visibly(
             return bool(found and found.record and found.record.body == b"next")
 
         await wait_until_async(is_followed, timeout=20)
+
+
+async def test_other_groups_keep_a_message_whose_promotion_was_lost(
+    reading: Callable[..., Any], sender: AsyncProducer, client: redis.Redis, prefix: str
+) -> None:
+    """A server that was killed has lost that it was ready: what follows must not take the place of what they never got."""
+    billing, audit = reading("orders", group="billing"), reading("orders", group="audit")
+    for consumer in (billing, audit):
+        await consumer.read()
+    await sender.send("orders", "first", id="a")
+    (delivery,) = await billing.read(wait=5)
+    of = ShardKeys(prefix, "orders").of
+    client.xack(of("ready"), "billing", delivery.entry.entry)
+    client.xdel(of("ready"), delivery.entry.entry)
+    client.delete(of("owed"))
+    client.zadd(of("waiting"), {"a": delivery.entry.due_ms})
+    delivery.then("next", delay=600)
+    assert await billing.ack(delivery) == [AckOutcome.OWED]
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert found.record is not None
+    assert (found.state, found.record.body) == (State.WAITING, b"first")
 
 
 async def test_a_cancel_of_what_is_handled_ends_the_loop(consumers: Callable[..., Any], sender: AsyncProducer) -> None:
