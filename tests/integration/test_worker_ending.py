@@ -364,6 +364,23 @@ async def test_a_drain_waits_for_a_batch_whose_first_delivery_was_skipped(
     assert found.state is State.FINISHED
 
 
+async def test_a_frozen_server_does_not_make_the_drain_longer(own_server: OwnServer) -> None:
+    """A read that is under way has no answer for ten seconds; a drain of half a second is over before that."""
+    server = own_server()
+    worker = new_worker(server.url, "lisa", drain_s=0.5)
+    begun, _ = _hang(worker)
+    async with AsyncProducer(server.url) as producer:
+        await producer.send("orders", b"x", id="a")
+    serving = asyncio.create_task(worker.serve())
+    await wait_until_async(lambda: begun)
+    server.freeze()
+    worker.stop()
+    done, _ = await asyncio.wait([serving], timeout=7)
+    server.thaw()
+    assert done == {serving}
+    await serving
+
+
 async def test_a_stale_ack_is_logged_and_changes_nothing(
     *,
     redis_url: str,
