@@ -171,7 +171,7 @@ async def test_what_another_group_owes_fails_visibly(
 async def test_other_groups_keep_a_message_whose_promotion_was_lost(
     reading: Callable[..., Any], sender: AsyncProducer, client: redis.Redis, prefix: str
 ) -> None:
-    """A server that was killed has lost that it was ready: what follows must not take the place of what they never got."""
+    """A server that was killed has lost that it was ready: what follows must not replace what they never got."""
     billing, audit = reading("orders", group="billing"), reading("orders", group="audit")
     for consumer in (billing, audit):
         await consumer.read()
@@ -312,6 +312,16 @@ def test_handlers_can_be_tested_without_a_server() -> None:
     assert delivery.follow_up == Message(body={"n": 2}, delay=60)
     with pytest.raises(InvalidInput, match="delivery must be one that a worker or a consumer has read"):
         delivery._replace(follow_ups=None).then("x")
+
+
+async def test_after_the_ack_it_is_too_late(reading: Callable[..., Any], sender: AsyncProducer) -> None:
+    """As in a task that outlives its handler: nothing would be sent, so `then` says so."""
+    await sender.send("orders", "x", id="a")
+    consumer = reading("orders")
+    (delivery,) = await consumer.read(wait=5)
+    assert await consumer.ack(delivery) == [AckOutcome.ACKED]
+    with pytest.raises(InvalidInput, match="then must be called before the delivery is acked; got a call after"):
+        delivery.then("next")
 
 
 async def test_a_copy_in_another_process_refuses(reading: Callable[..., Any], sender: AsyncProducer) -> None:
