@@ -32,9 +32,15 @@ local limits = read_door()
 local must_pass = is_guarded(limits, now)
 local immediate, has_queued = {}, false
 
+-- Whether other groups would get the message by this ack: a server that was killed has lost its promotion.
+local function is_unread_elsewhere(id)
+  return #all_groups() > 1 and (redis.call('ZSCORE', waiting, id) or redis.call('ZSCORE', garbage, copy_of('', id)))
+end
+
 -- Why the message that follows cannot be stored, or nil.
-local function refusal_of(id, next_id)
+local function refusal_of(id, next_id, is_pending)
   local is_owed = names_without(redis.call('HGET', owed, id) or own_group, own_group) ~= ''
+    or not is_pending and is_unread_elsewhere(id)
   if next_id == id then
     return is_owed and 'owed' or nil
   elseif redis.call('EXISTS', closed) == 1 then
@@ -52,7 +58,7 @@ end
 local function follow(entry, id, due, next_id, next_due, content, position)
   local is_pending = #redis.call('XPENDING', ready, own_group, entry, entry, 1) == 1
   local record = redis.call('HGET', messages, id)
-  local refusal = refusal_of(id, next_id)
+  local refusal = refusal_of(id, next_id, is_pending)
   if refusal and (is_pending or record and is_of(record, due, entry) and owes(own_group, id)) then
     return refusal
   end

@@ -24,9 +24,16 @@
 --@include clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
 --@include withdrawn
 local now = clock(now_ms)
-local limits, ids = read_door(), {}
+local limits, ids, tried_since = read_door(), {}, {}
 for i = 4, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[i]
+  local tried, due = string.match(ARGV[i + 1], '^~([%d.]+) (.+)$')
+  if tried then
+    ARGV[i + 1], tried_since[i] = due, exact_clock(now_ms) - tonumber(tried)
+  end
+  -- A repeated message that was withdrawn since is stored nowhere: neither here nor, as RESHARDED asks for, elsewhere.
+  if not (tried and was_withdrawn(ARGV[i], tried_since[i])) then
+    ids[#ids + 1] = ARGV[i]
+  end
 end
 if redis.call('EXISTS', closed) == 1 and count_new(ids, now) > 0 then
   return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
@@ -63,8 +70,7 @@ end
 local immediate, alive, has_stored = {}, nil, false
 
 local function replace(id, text, content, position)
-  local tried, first_due = string.match(text, '^~([%d.]+) (.+)$')
-  local since = tried and exact_clock(now_ms) - tonumber(tried)
+  local since = tried_since[position]
   local is_known = redis.call('HEXISTS', messages, id) == 1
   alive = is_known and id or alive
   if since and is_known then
@@ -86,7 +92,7 @@ local function replace(id, text, content, position)
   if not copies then
     return 0
   end
-  local due, given = due_of(first_due or text, now)
+  local due, given = due_of(text, now)
   -- The record is the first write: a full server refuses it, and with it the whole call.
   local priority, waits = store(id, due, content, now, must_pass, channel, topic)
   has_stored = true

@@ -1,11 +1,14 @@
 """`Delivery.then`: a message that is sent with the ack of a delivery, or not at all."""
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, ConsumerSettings, Delivery, InvalidInput, Reject, Worker
 from lisa_manager import AsyncAdmin
@@ -165,6 +168,28 @@ async def test_what_another_group_owes_fails_visibly(
         await wait_until_async(is_followed, timeout=20)
 
 
+async def test_other_groups_keep_a_message_whose_promotion_was_lost(
+    reading: Callable[..., Any], sender: AsyncProducer, client: redis.Redis, prefix: str
+) -> None:
+    """A server that was killed has lost that it was ready: what follows must not replace what they never got."""
+    billing, audit = reading("orders", group="billing"), reading("orders", group="audit")
+    for consumer in (billing, audit):
+        await consumer.read()
+    await sender.send("orders", "first", id="a")
+    (delivery,) = await billing.read(wait=5)
+    of = ShardKeys(prefix, "orders").of
+    client.xack(of("ready"), "billing", delivery.entry.entry)
+    client.xdel(of("ready"), delivery.entry.entry)
+    client.delete(of("owed"))
+    client.zadd(of("waiting"), {"a": delivery.entry.due_ms})
+    delivery.then("next", delay=600)
+    assert await billing.ack(delivery) == [AckOutcome.OWED]
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert found.record is not None
+    assert (found.state, found.record.body) == (State.WAITING, b"first")
+
+
 async def test_a_cancel_of_what_is_handled_ends_the_loop(consumers: Callable[..., Any], sender: AsyncProducer) -> None:
     """The caller is told."""
     consumer = consumers()
@@ -287,6 +312,33 @@ def test_handlers_can_be_tested_without_a_server() -> None:
     assert delivery.follow_up == Message(body={"n": 2}, delay=60)
     with pytest.raises(InvalidInput, match="delivery must be one that a worker or a consumer has read"):
         delivery._replace(follow_ups=None).then("x")
+
+
+async def test_after_the_ack_it_is_too_late(reading: Callable[..., Any], sender: AsyncProducer) -> None:
+    """As in a task that outlives its handler: nothing would be sent, so `then` says so."""
+    await sender.send("orders", "x", id="a")
+    consumer = reading("orders")
+    (delivery,) = await consumer.read(wait=5)
+    assert await consumer.ack(delivery) == [AckOutcome.ACKED]
+    with pytest.raises(InvalidInput, match="then must be called before the delivery is acked; got a call after"):
+        delivery.then("next")
+
+
+async def test_a_copy_in_another_process_refuses(reading: Callable[..., Any], sender: AsyncProducer) -> None:
+    """Nothing there acks it, so what follows would be lost in silence."""
+    await sender.send("orders", "x", id="a")
+    consumer = reading("orders")
+    (delivery,) = await consumer.read(wait=5)
+    delivery.then("next", delay=600)
+    copied = pickle.loads(pickle.dumps(delivery))  # noqa: S301 - our own data
+    assert (copied.id, copied.body) == ("a", b"x")
+    with pytest.raises(InvalidInput, match="delivery must be one that a worker or a consumer has read"):
+        copied.then("other")
+    await consumer.ack(delivery)
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert found.record is not None
+    assert found.record.body == b"next"
 
 
 async def test_cancelled_tasks_leave_it_unsent(redis_url: str, prefix: str, sender: AsyncProducer) -> None:

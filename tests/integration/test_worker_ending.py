@@ -325,6 +325,62 @@ async def test_a_lost_lease_is_logged_and_its_late_ack_counts(
     assert found.state is State.FINISHED
 
 
+async def test_a_drain_waits_for_a_batch_whose_first_delivery_was_skipped(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    declare: Callable[..., Policy],
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The first of a batch has lost its lease while the batch gathered; the handler of the others still counts."""
+    declare(visibility_ms=300)
+    worker = new_worker(redis_url, prefix)
+    begun, gate = list[list[str]](), asyncio.Event()
+
+    @worker.on("orders", batch=2, within=30)
+    async def handle(batch: list[Delivery]) -> None:
+        begun.append([delivery.id for delivery in batch])
+        await gate.wait()
+
+    await sender.send("orders", b"x", id="a")
+    caplog.set_level(logging.INFO, "lisa_consumer")
+    serving = asyncio.create_task(worker.serve())
+    ready = ShardKeys(prefix, "orders").of("ready")
+    await wait_until_async(lambda: any(group["pending"] for group in client.xinfo_groups(ready)))
+    ((entry, _),) = client.xrange(ready)
+    client.xack(ready, "billing", entry)
+    await wait_until_async(lambda: "lost the lease of" in caplog.text)
+    await sender.send("orders", b"x", id="b")
+    await wait_until_async(lambda: "released 1 deliveries" in caplog.text or "released 0 deliveries" in caplog.text)
+    assert begun == [["b"]]
+    worker.stop()
+    assert await asyncio.wait([serving], timeout=0.3) == (set(), {serving})
+    gate.set()
+    await serving
+    found = await sender.find("orders", "b")
+    assert found is not None
+    assert found.state is State.FINISHED
+
+
+async def test_a_frozen_server_does_not_make_the_drain_longer(own_server: OwnServer) -> None:
+    """A read that is under way has no answer for ten seconds; a drain of half a second is over before that."""
+    server = own_server()
+    worker = new_worker(server.url, "lisa", drain_s=0.5)
+    begun, _ = _hang(worker)
+    async with AsyncProducer(server.url) as producer:
+        await producer.send("orders", b"x", id="a")
+    serving = asyncio.create_task(worker.serve())
+    await wait_until_async(lambda: begun)
+    server.freeze()
+    worker.stop()
+    done, _ = await asyncio.wait([serving], timeout=7)
+    server.thaw()
+    assert done == {serving}
+    await serving
+
+
 async def test_a_stale_ack_is_logged_and_changes_nothing(
     *,
     redis_url: str,

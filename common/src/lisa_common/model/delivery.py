@@ -121,7 +121,7 @@ class Delivery(NamedTuple, Generic[T_co]):
     ) -> None:
         """Sends a message to the same topic when this delivery is acked, in the same step; see `Message`.
 
-        Nothing is sent if the delivery is nacked, rejected or given back, or if its lease runs out. The message has the
+        Nothing is sent if the delivery is nacked, rejected or given back, or if its ack is stale. The message has the
         id of this one, unless `id` names another, which a topic of several shards does not allow. Call it before the
         ack; a second call replaces what the first has set. Nothing is inherited: pass `key=delivery.key` to keep the
         key. `AckOutcome` says when the message is not sent. Raises InvalidInput.

@@ -396,8 +396,13 @@ def _count_marked(deliveries: Sequence[Delivery], marked: str | None) -> int:
 
 
 def _followed(deliveries: Sequence[Delivery]) -> list[int]:
-    """The positions of deliveries that messages follow."""
+    """The positions of deliveries that messages follow. From now on `then` refuses others."""
+    if set(map(type, deliveries)) != {Delivery}:
+        return []
+    for delivery in deliveries:
+        if delivery.follow_ups is not None:
+            delivery.follow_ups.close(delivery.entry.entry)
     # Mostly there are none: deliveries that were read together share a `FollowUps`, and the loops are in C.
-    if set(map(type, deliveries)) != {Delivery} or not any(set(map(_follow_ups_of, deliveries))):
+    if not any(set(map(_follow_ups_of, deliveries))):
         return []
     return [at for at, delivery in enumerate(deliveries) if delivery.follow_up]

@@ -61,8 +61,8 @@ class Executor:
         self._routes, self._queue, self._marks, self._leases, self._settler = routes, queue, marks, leases, settler
         self._windows, self._stalls, self._spans, self._threads = windows, stalls, spans, threads
         self._create_task = _task_creator()
-        self.running: set[HeldDelivery] = set()
-        """What was started and has not ended; of batches the first ones."""
+        self.running: dict[HeldDelivery, asyncio.Task[None] | None] = {}
+        """The calls that have not ended, by their first deliveries, with their tasks: a drain waits for these."""
         self._begun = asyncio.Event()
         """Set when something has begun, or went back."""
         self._is_cancelling = False
@@ -104,10 +104,11 @@ class Executor:
 
     def _start_call(self, held: HeldDelivery) -> None:
         """Starts a call. Where Python can, it runs at once, up to its first wait."""
-        self.running.add(held)
+        # Not with the delivery: the first of a batch may end before the call that it does not take part in.
+        self.running[held] = None
         task = self._create_task(self._execute(held) if held.batch is None else self._execute_batch(held, held.batch))
         if not task.done():
-            held.task = task
+            self.running[held] = task
 
     async def _execute(self, held: HeldDelivery) -> None:
         """Calls a handler with one delivery."""
@@ -207,7 +208,7 @@ class Executor:
 
     def _end(self, held: HeldDelivery, handled: Sequence[HeldDelivery]) -> None:
         """Hands on the handled deliveries of a call that has ended, and frees its slot."""
-        self.running.discard(held)
+        del self.running[held]
         topic = held.delivery.topic
         limits = [each.outcome for each in handled if each.result == "limited"]
         self._settler.put(handled, at_once=bool(limits))
@@ -248,8 +249,8 @@ class Executor:
 
     def give_back_cancelled(self) -> None:
         """Gives back deliveries whose tasks somebody cancelled before their first step: they did nothing."""
-        for held in [each for each in self.running if each.task and each.task.done() and each.is_unbegun]:
-            self.running.discard(held)
+        for held in [each for each, task in self.running.items() if task and task.done() and each.is_unbegun]:
+            del self.running[held]
             self._queue.free(held.delivery.topic)
             self.give_back_each(held.call)
 
@@ -268,7 +269,7 @@ class Executor:
     @property
     def tasks(self) -> list["asyncio.Task[None]"]:
         """The tasks of the handlers that run."""
-        return [held.task for held in self.running if held.task and not held.task.done()]
+        return [task for task in self.running.values() if task and not task.done()]
 
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:

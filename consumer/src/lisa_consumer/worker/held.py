@@ -10,7 +10,6 @@
 | `end` | settling → ended: the server has taken its outcome, or the lease is lost | settler |
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
@@ -47,8 +46,6 @@ class HeldDelivery:
     state = _FETCHED
     batch: "list[HeldDelivery] | None" = None
     """The deliveries that a batch handler is called with, if this is the first of them."""
-    task: "asyncio.Task[None] | None" = None
-    """That of its handler: a drain waits for it, and who aborts the handler cancels it."""
     has_company = False
     """Whether others run beside it, although it should run alone."""
     queued_at = 0.0
@@ -129,7 +126,7 @@ class HeldDelivery:
         if self.state is not _SETTLING:
             self._refuse(_ENDED)
         # They lead back to the delivery: its body would stay until the garbage collector comes.
-        self.state, self.error, self.task, self.batch = _ENDED, None, None, None
+        self.state, self.error, self.batch = _ENDED, None, None
 
     def _refuse(self, to: State) -> NoReturn:
         raise RuntimeError(f"{self.delivery} cannot go from {self.state.value} to {to.value}")

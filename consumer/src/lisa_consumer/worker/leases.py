@@ -136,12 +136,7 @@ class Leases:
         now = time.monotonic()
         due: dict[tuple[str, str], list[HeldDelivery]] = defaultdict(list)
         for held in self._held.values():
-            if (
-                held.give_up_at is not None
-                and held.is_running
-                and not held.overran
-                and now > held.give_up_at + _GRACE_S
-            ):
+            if held.give_up_at is not None and now > held.give_up_at + _GRACE_S:
                 self._report_overrun(held)
             shard = (held.delivery.topic, held.delivery.shard)
             if shard not in self._under_way and self._is_due(held, now):

@@ -181,7 +181,10 @@ class Life:
         self._queue.drain(quick)
         # Before the last read ends, which may take as long as the server lets it.
         self._executor.give_back(self._windows.keys() - quick)
-        await fetching
+        # Not beyond the drain, where a server does not answer.
+        await asyncio.wait((fetching,), timeout=max(0.0, until - time.monotonic()))
+        if fetching.done():
+            fetching.result()
         while (left_s := begin_until - time.monotonic()) > 0 and (self._queue.is_awaited or self._marks.is_awaited):
             await self._executor.wait(left_s)
         self._executor.give_back()
