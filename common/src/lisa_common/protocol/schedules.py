@@ -29,7 +29,6 @@ __all__ = [
     "parse_definition",
     "read_definitions",
     "send_ticks",
-    "skip_tick",
     "write_schedule",
 ]
 
@@ -136,12 +135,14 @@ def write_schedule(
     first: bool,
     mark: Mark | None = None,
     following_ms: int | None = None,
+    skip: bool = False,
     now_ms: Arg = "",
 ) -> Call[Written]:
     """Sets a definition, or with None deletes it, where it still is as stored. Raises Resharded.
 
     `before` is that definition, if it can be read. With `mark`, nothing is done where the mark has moved on, or from
-    `following_ms` on, when the tick after it is due. A repetition finds another definition, and does nothing.
+    `following_ms` on, when the tick after it is due. `skip` also leaves out the tick ahead. A repetition finds another
+    definition, and does nothing.
     """
     rhythm = before is None or after is None or not after.has_rhythm_of(before.schedule)
     since_ms = 0 if before is None else before.since_ms
@@ -157,6 +158,7 @@ def write_schedule(
         following="" if mark is None or following_ms is None else following_ms,
         since=since_ms,
         rhythm=int(rhythm),
+        skip=int(skip),
         first=int(first),
         after=b"" if after is None else after.stored_form(),
     )
@@ -170,17 +172,6 @@ def _written(reply: Any, *, after: Schedule | None, since_ms: int | None) -> Wri
     return Written(
         now_ms, done=True, after=Definition(after, number(version), since_ms or now_ms), mark=Mark.load(text)
     )
-
-
-def skip_tick(keys: ShardKeys, definition: Definition, *, now_ms: Arg = "") -> Call[tuple[int, Mark | None]]:
-    """Leaves out the tick that is ahead. Returns the server's time, and the mark; None for another version."""
-
-    def decode(reply: Any) -> tuple[int, Mark | None]:
-        now, text = rows(reply, 2)
-        return number(now), Mark.load(text)
-
-    name = definition.schedule.name
-    return script("skip_tick", keys, decode=decode, now_ms=now_ms, name=name, version=definition.version)
 
 
 Moved = tuple[str, bytes, bytes]
