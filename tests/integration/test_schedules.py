@@ -254,6 +254,24 @@ def test_ticks_go_on_through_a_reshard(
         programs.close()
 
 
+async def test_a_former_shard_that_forgot_a_move_drains(
+    redis_url: str, prefix: str, admin: Admin, client: redis.Redis
+) -> None:
+    """A node of a Cluster may lose its latest writes. What it has again is of no use, as the new shard serves it."""
+    await asyncio.to_thread(lambda: admin.set_schedule("orders", "s", every=86_400))
+    keys = [f"{prefix}:{{orders}}:{name}" for name in ("schedules", "ticks")]
+    stored = {key: client.hgetall(key) for key in keys}
+    await asyncio.to_thread(admin.reshard, "orders", 2)
+    async with AsyncConnection.of(ManagerSettings(redis_url=redis_url), name="manager") as connection:
+        assert await connection.run(close_former(prefix, "orders")) == []
+        for key, fields in stored.items():
+            client.delete(key)
+            client.hset(key, mapping=fields)
+        assert await connection.run(close_former(prefix, "orders")) == [1]
+    assert client.exists(*keys) == 0
+    assert [state.name for state in await asyncio.to_thread(admin.list_schedules)] == ["s"]
+
+
 @pytest.mark.slow
 async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str, prefix: str, admin: Admin) -> None:
     """With overlap = skip, a message that runs while its topic is resharded still counts; once it is acked, no more."""

@@ -9,8 +9,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
-from lisa_common.protocol.schedules import HomeClock, get_clock
-from lisa_common.protocol.scheduling import move
+from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
 from lisa_manager.doors import revised, set_doors, write_doors
 from lisa_manager.shard_groups import drop_in_shard, group_names
@@ -166,14 +165,12 @@ def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list
 def _have_moved(layout: Layout, *, may_move: bool) -> Flow[bool]:
     """Whether the topic's schedules are in the current shards. Moves them there, or removes what a move has left."""
     new, *former = layout.schedule_homes
-    clock: HomeClock = yield get_clock(new)
-    if clock.has_left:
+    home = yield from find_home(layout)
+    if home.is_moving and home.keys == new:
         return False
-    if clock.text is not None:
-        # In a later turn than the move, as others may still have used it. A crash may have undone that they were left.
-        clocks: list[HomeClock] = yield [get_clock(keys) for keys in former]
-        gone = [keys for keys, each in zip(former, clocks, strict=True) if each.has_left or each.text is None]
-        yield [command("UNLINK", keys.of(name)) for keys in gone for name in ("schedules", "ticks")]
+    if home.clock is not None and home.keys == new:
+        # In a later turn than the move, as others may still have used it.
+        yield [command("UNLINK", keys.of(name)) for keys in former for name in ("schedules", "ticks")]
         return True
     exist: list[int] = yield [command("EXISTS", *keys.of_each(("schedules", "ticks"))) for keys in former]
     if any(exist) and may_move:

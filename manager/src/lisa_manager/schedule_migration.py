@@ -62,7 +62,7 @@ def _migrate(topics: Topics, name: str, fields: Mapping[str, Any]) -> Flow[int]:
     yield from topics.resolve_anew(schedule.topic)
     layout = yield from topics.declare(schedule.topic)
     home = yield from find_home(layout)
-    keys = layout.shards[0] if home.clock.text is None else home.keys
+    keys = layout.shards[0] if home.clock is None else home.keys
     mark = yield from _latest_mark(topics, schedule.topic, name, home=keys)
     if mark is None:
         mark = Mark(version, since_ms, since_ms, 0, 0, 0, "-")

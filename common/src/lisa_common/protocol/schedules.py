@@ -16,7 +16,6 @@ from lisa_common.protocol.replies import byte_values, number, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
 __all__ = [
-    "HomeClock",
     "Ticked",
     "Written",
     "adopt",
@@ -44,21 +43,9 @@ _MOVED = "/"
 """What the field of a mark begins with once it has moved. Names contain no slash."""
 
 
-class HomeClock(NamedTuple):
-    """Whether a topic's schedules are in a shard, and a text that changes with each of them."""
-
-    text: bytes | None
-    """None where they never were."""
-
-    @property
-    def has_left(self) -> bool:
-        """Whether they have moved to later shards, or are about to."""
-        return self.text is not None and self.text.startswith(b"left")
-
-
-def get_clock(keys: ShardKeys) -> Call[HomeClock]:
-    """The clock of the schedules in a shard."""
-    return command("HGET", keys.of("ticks"), _CLOCK, decode=HomeClock)
+def get_clock(keys: ShardKeys) -> Call[bytes | None]:
+    """A text that changes with each schedule in a shard; None where there never were any."""
+    return command("HGET", keys.of("ticks"), _CLOCK)
 
 
 def parse_definition(keys: ShardKeys, name: str, stored: bytes | None) -> Definition | None:
@@ -104,12 +91,12 @@ def read_definitions(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, by
     return stored
 
 
-def marks_in(keys: ShardKeys) -> Call[tuple[HomeClock, Mapping[str, bytes]]]:
+def marks_in(keys: ShardKeys) -> Call[tuple[bytes | None, Mapping[str, bytes]]]:
     """The clock of a shard, and its marks by schedule, without those that have moved."""
 
-    def decode(reply: Any) -> tuple[HomeClock, Mapping[str, bytes]]:
+    def decode(reply: Any) -> tuple[bytes | None, Mapping[str, bytes]]:
         marks = {text_of(name): text for name, text in pairs(reply)}
-        clock = HomeClock(marks.pop(_CLOCK, None))
+        clock = marks.pop(_CLOCK, None)
         return clock, {name: text for name, text in marks.items() if not name.startswith(_MOVED)}
 
     return command("HGETALL", keys.of("ticks"), decode=decode)

@@ -19,7 +19,6 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.producing import Found, State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
-    HomeClock,
     Ticked,
     Written,
     adopt,
@@ -75,12 +74,12 @@ class Home(NamedTuple):
 
     layout: Layout
     keys: ShardKeys
-    clock: HomeClock
+    clock: bytes | None
 
     @property
     def is_moving(self) -> bool:
         """Whether somebody has begun to move them to later shards."""
-        return self.clock.has_left
+        return self.clock is not None and self.clock.startswith(b"left")
 
     @property
     def is_first(self) -> bool:
@@ -90,9 +89,9 @@ class Home(NamedTuple):
 
 def find_home(layout: Layout) -> Flow[Home]:
     """Asks the shards that may have a topic's schedules."""
-    clocks: list[HomeClock] = yield [get_clock(keys) for keys in layout.schedule_homes]
+    clocks: list[bytes | None] = yield [get_clock(keys) for keys in layout.schedule_homes]
     homes = [Home(layout, *each) for each in zip(layout.schedule_homes, clocks, strict=True)]
-    return next((home for home in homes if home.clock.text is not None), homes[-1])
+    return next((home for home in homes if home.clock is not None), homes[-1])
 
 
 def move(layout: Layout) -> Flow[bool]:

@@ -24,7 +24,6 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
-    HomeClock,
     Ticked,
     marks_in,
     names_in,
@@ -262,7 +261,7 @@ class Ticker:
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
         if result.mark is None or result.mark.version != each.definition.version:
             # It was changed, or has moved. The next turn reads it again.
-            each.topic.home = each.home._replace(clock=HomeClock(None))
+            each.topic.home = each.home._replace(clock=None)
             return
         has_moved = result.mark.last_ms != each.mark.last_ms
         each.mark = result.mark
@@ -310,11 +309,11 @@ class _Read(NamedTuple):
 def _read(topic: _Topic) -> Flow[_Read | None]:
     """Reads the schedules of a topic that are not known; None where the clock says that nothing has changed."""
     home = yield from find_home(topic.layout)
-    if home.is_moving or (home.clock.text is None and topic.layout.former):
+    if home.is_moving or (home.clock is None and topic.layout.former):
         # Whoever began that may have died since; or there are none yet, and workers cannot make the first.
         yield from move((yield from existing(home.keys.prefix, home.keys.topic)))
-        return _Read(home._replace(clock=HomeClock(None)), ["any"], [], {})
-    if home.clock.text is not None and home == topic.home:
+        return _Read(home._replace(clock=None), ["any"], [], {})
+    if home.clock is not None and home == topic.home:
         return None
     # In this order, as a change that comes in between moves the clock.
     (clock, texts), names = yield [marks_in(home.keys), names_in(home.keys)]
