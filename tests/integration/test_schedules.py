@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -153,48 +155,54 @@ async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admi
     assert (await asyncio.to_thread(admin.schedule, "beat", "beat")).version == version
 
 
-async def test_a_change_without_a_wake_is_seen_at_the_next_turn(redis_url: str, prefix: str, admin: Admin) -> None:
-    """The first schedule of a topic within two seconds."""
-    settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
+@asynccontextmanager
+async def _ticker(redis_url: str, prefix: str) -> AsyncIterator[tuple[AsyncConnection, Callable[[], Awaitable[None]]]]:
+    """A manager that hears no wakes, and its turn."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
     async with AsyncConnection.of(settings, name="ticker") as connection:
         table = ShardTable(prefix, fallback_s=1)
         discoverer = Discoverer(connection, table)
         ticker = Ticker(connection, table, discoverer, settings)
 
+        async def turn() -> None:
+            await discoverer.turn()
+            await ticker.turn()
+
+        yield connection, turn
+
+
+async def test_a_change_without_a_wake_is_seen_at_the_next_turn(redis_url: str, prefix: str, admin: Admin) -> None:
+    """The first schedule of a topic within two seconds."""
+    async with _ticker(redis_url, prefix) as (connection, turn):
+
         async def declare_it(**fields: Any) -> None:
             schedule = Schedule.of({"topic": "orders", "name": "s", "every_ms": 86_400_000} | fields)
             await connection.run(declare(Topics(prefix), schedule))
 
-        async def turn() -> bool:
-            await discoverer.turn()
-            await ticker.turn()
+        async def is_sent_ahead() -> bool:
+            await turn()
             return (await asyncio.to_thread(admin.schedule, "orders", "s")).is_sent_ahead
 
         await asyncio.to_thread(admin.create_topic, "orders")
         await declare_it()
-        await wait_until_async(turn, 5, what="the first tick ahead")
+        await wait_until_async(is_sent_ahead, 5, what="the first tick ahead")
         await declare_it(body=b"other")
         assert not (await asyncio.to_thread(admin.schedule, "orders", "s")).is_sent_ahead
-        assert await turn()
+        assert await is_sent_ahead()
 
 
 async def test_a_topic_whose_schedules_cannot_be_read_stops_no_other(
     redis_url: str, prefix: str, admin: Admin, client: redis.Redis
 ) -> None:
     """Wherever it stands in the list."""
-    settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
     for topic in ("bad-1", "good", "bad-2"):
         await asyncio.to_thread(lambda each=topic: admin.set_schedule(each, "s", every=1))
     for topic in ("bad-1", "bad-2"):
         client.set(f"{prefix}:{{{topic}}}:ticks", "of another program")
-    async with AsyncConnection.of(settings, name="ticker") as connection:
-        table = ShardTable(prefix, fallback_s=1)
-        discoverer = Discoverer(connection, table)
-        ticker = Ticker(connection, table, discoverer, settings)
-        await discoverer.turn()
+    async with _ticker(redis_url, prefix) as (_, turn):
 
         async def is_sent() -> bool:
-            await ticker.turn()
+            await turn()
             return (await asyncio.to_thread(admin.schedule, "good", "s")).sent >= 3
 
         await wait_until_async(is_sent, 20, what="three ticks")
@@ -301,38 +309,6 @@ async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str,
         [following] = await consumer.read(limit=1, wait=20)
         assert following.shard != held.shard
         assert following.headers["lisa-tick"] > held.headers["lisa-tick"]
-
-
-async def test_a_former_shard_that_cannot_be_read_holds_up_no_other_schedule(
-    redis_url: str, prefix: str, admin: Admin, client: redis.Redis
-) -> None:
-    """With overlap = skip, a schedule has to look there before it sends; those of other topics go on meanwhile."""
-
-    def sent(name: str) -> int:
-        return admin.schedule({"held": "orders", "free": "mail"}[name], name).sent
-
-    settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
-    async with AsyncConnection.of(settings, name="ticker") as connection:
-        table = ShardTable(prefix, fallback_s=1)
-        discoverer = Discoverer(connection, table)
-        ticker = Ticker(connection, table, discoverer, settings)
-
-        async def turn_until(name: str, least: int) -> None:
-            async def done() -> bool:
-                await discoverer.turn()
-                await ticker.turn()
-                return await asyncio.to_thread(sent, name) >= least
-
-            await wait_until_async(done, 20, what=f"tick {least} of {name}")
-
-        await asyncio.to_thread(lambda: admin.set_schedule("orders", "held", every=1, overlap="skip"))
-        await asyncio.to_thread(lambda: admin.set_schedule("mail", "free", every=1))
-        await turn_until("held", 1)
-        await asyncio.to_thread(admin.reshard, "orders", 3)
-        await connection.run(close_former(prefix, "orders"))
-        client.set(f"{prefix}:{{orders}}:messages", "of another program")
-        await turn_until("free", sent("free") + 3)
-        assert sent("held") == 1
 
 
 @pytest.mark.slow
