@@ -69,7 +69,8 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
         if (yield store_policy(prefix, topic, stored, None)):
             yield command("UNLINK", history_key(prefix, topic))
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
-            yield [_drop_shard(keys, force=False, last=_ANY) for keys in layout.served]
+            # A manager that was moving the schedules may have brought them back.
+            yield [_drop_shard(keys, force=force, last=last, again=True) for keys in layout.served]
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages, schedules=gone.schedules)
@@ -132,9 +133,14 @@ def _former(layout: Layout) -> list[ShardKeys]:
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str]) -> Call[list[int]]:
-    read, scheduled = partial(numbers, count=3), int(force and not last)
-    return script("drop", keys, decode=read, force=int(force), scheduled=scheduled, last=last.get(keys, ""))
+def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str], again: bool = False) -> Call[list[int]]:
+    return script(
+        *("drop", keys),
+        decode=partial(numbers, count=3),
+        force=int(force and not again),
+        scheduled=int(force and not last),
+        last="" if again else last.get(keys, ""),
+    )
 
 
 def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:
