@@ -9,10 +9,10 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
@@ -220,14 +220,15 @@ class Ticker:
         _, now_ms = await self._connection.execute([asked, server_time()])
         topics[0].group.clock.see(now_ms, self._clock())
 
-    def _take(self, topic: _Topic, read: "_Read") -> None:
+    def _take(self, topic: _Topic, read: Mapping[str, _Watched | None]) -> None:
         """Takes in what was read."""
-        topic.home = read.home
-        self._forget_schedules(topic, [name for name in topic.schedules if name not in read.same])
-        for name, (definition, mark) in read.new.items():
-            topic.schedules[name] = each = _Watched(topic, read.home, definition, mark)
-            topic.group.due.put(each.tag, self._clock())
-        if not topic.schedules and not read.names:
+        served = {name: each for name, each in read.items() if each is not None}
+        self._forget_schedules(topic, [name for name in topic.schedules if name not in served])
+        for name, each in served.items():
+            if topic.schedules.get(name) is not each:
+                topic.schedules[name] = each
+                topic.group.due.put(each.tag, self._clock())
+        if not read:
             self._forget_topic(topic)
 
     def _forget_topic(self, topic: _Topic) -> None:
@@ -261,7 +262,7 @@ class Ticker:
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
         if result.mark is None or result.mark.version != each.definition.version:
             # It was changed, or has moved. The next turn reads it again.
-            each.topic.home = each.home._replace(clock=None)
+            each.topic.home = None
             return
         has_moved = result.mark.last_ms != each.mark.last_ms
         each.mark = result.mark
@@ -296,40 +297,37 @@ class Ticker:
         self._problems.report(f"schedule {tag}", error, schedule=tag)
 
 
-class _Read(NamedTuple):
-    """What a topic has now."""
+def _read(topic: _Topic) -> Flow[dict[str, _Watched | None] | None]:
+    """Reads the schedules of a topic that are not known. Returns all by name, with None for those that are damaged.
 
-    home: Home
-    names: Sequence[str]
-    same: Collection[str]
-    """Those that the manager knows in their present version."""
-    new: Mapping[str, tuple[Definition, Mark]]
-
-
-def _read(topic: _Topic) -> Flow[_Read | None]:
-    """Reads the schedules of a topic that are not known; None where the clock says that nothing has changed."""
+    Returns None where the clock says that nothing has changed.
+    """
     home = yield from find_home(topic.layout)
     if home.is_moving or (home.clock is None and topic.layout.former):
         # Whoever began that may have died since; or there are none yet, and workers cannot make the first.
         yield from move((yield from existing(home.keys.prefix, home.keys.topic)))
-        return _Read(home._replace(clock=None), ["any"], [], {})
+        return {"": None}
     if home.clock is not None and home == topic.home:
         return None
     # In this order, as a change that comes in between moves the clock.
     (clock, texts), names = yield [marks_in(home.keys), names_in(home.keys)]
-    marks = {name: mark for name in names if (mark := Mark.load(texts.get(name)))}
-    known = {name: each.definition.version for name, each in topic.schedules.items() if each.home.keys == home.keys}
-    same = {name for name, mark in marks.items() if known.get(name) == mark.version}
-    new: dict[str, tuple[Definition, Mark]] = {}
-    for name, text in (yield from read_definitions(home.keys, [name for name in names if name not in same])).items():
-        definition, mark = parse_definition(home.keys, name, text), marks.get(name)
+    read: dict[str, _Watched | None] = dict.fromkeys(names)
+    marks = {name: Mark.load(texts.get(name)) for name in names}
+    for name, each in topic.schedules.items():
+        mark = marks.get(name)
+        if mark is not None and mark.version == each.definition.version and each.home.keys == home.keys:
+            read[name] = each
+    unknown = [name for name, each in read.items() if each is None]
+    for name, text in (yield from read_definitions(home.keys, unknown)).items():
+        definition, mark = parse_definition(home.keys, name, text), marks[name]
         if definition is not None and mark is not None and mark.version == definition.version:
-            new[name] = definition, mark
+            read[name] = _Watched(topic, home, definition, mark)
         elif definition is not None:
             # Its mark was lost, or it was changed meanwhile. It gets a new version and a mark of that.
             after = definition.schedule
             yield write_schedule(home.keys, name, text, before=definition, after=after, first=home.is_first)
-    return _Read(home._replace(clock=clock), names, same, new)
+    topic.home = home._replace(clock=clock)
+    return read
 
 
 def _raise_of_server(results: Sequence[Any]) -> None:
