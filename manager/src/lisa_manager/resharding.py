@@ -1,11 +1,12 @@
 """Resharding: new messages go to new shards; stored messages stay in their former shards until they are done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from lisa_common.errors import InvalidInput, OutcomeUnknown, UnknownTopic
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, topics_key
 from lisa_common.model.policy import Policy
-from lisa_common.model.sharding import Layout
+from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
@@ -14,7 +15,7 @@ from lisa_common.validation import check_name
 from lisa_manager.doors import revised, set_doors, write_doors
 from lisa_manager.shard_groups import drop_in_shard, group_names
 
-__all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
+__all__ = ["CONTENTS", "close_former", "known_in_former", "reshard", "restore_layout"]
 
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
@@ -134,6 +135,17 @@ def _resharded(before: Layout, shards: int) -> Policy:
             "shards", shards, f"{policy.shards}, as now, while {_MOST_FORMER} former layouts hold messages"
         )
     return after
+
+
+def known_in_former(layout: Layout, ids: Sequence[str]) -> Flow[set[str]]:
+    """The ids that former shards know. Closes these shards for new messages, as producers do."""
+    known = set[str]()
+    for shards in layout.former.values():
+        unknown = (id for id in ids if id not in known)
+        for keys, part in by_shard(unknown, partial(home, shards)).items():
+            are_known: list[bool] = yield producing.close_shard(keys, part)
+            known.update(id for id, is_known in zip(part, are_known, strict=True) if is_known)
+    return known
 
 
 def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list[int]]:
