@@ -133,18 +133,9 @@ def write_schedule(
     """
     rhythm = before is None or after is None or not after.has_rhythm_of(before.schedule)
     since_ms = 0 if before is None else before.since_ms
-
-    def decode(reply: Any) -> Written:
-        now_ms, done = map(number, reply[:2])
-        if not done or after is None:
-            return Written(now_ms, bool(done))
-        version, text = reply[2:]
-        definition = Definition(after, number(version), now_ms if rhythm else since_ms)
-        return Written(now_ms, bool(done), definition, Mark.load(text))
-
     return script(
         *("set_schedule", keys),
-        decode=decode,
+        decode=partial(_written, after=after, since_ms=None if rhythm else since_ms),
         now_ms=now_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
@@ -158,6 +149,15 @@ def write_schedule(
         first=int(first),
         after=b"" if after is None else after.stored_form(),
     )
+
+
+def _written(reply: Any, *, after: Schedule | None, since_ms: int | None) -> Written:
+    now_ms, done = map(number, reply[:2])
+    if not done or after is None:
+        return Written(now_ms, bool(done))
+    version, text = reply[2:]
+    definition = Definition(after, number(version), now_ms if since_ms is None else since_ms)
+    return Written(now_ms, bool(done), definition, Mark.load(text))
 
 
 Moved = tuple[str, bytes, bytes]
