@@ -31,7 +31,7 @@ from lisa_common.protocol.schedules import (
     read_definitions,
     write_schedule,
 )
-from lisa_common.protocol.scheduling import Home, advance, find_home, move
+from lisa_common.protocol.scheduling import Home, find_home, move, send_page
 from lisa_common.protocol.side_by_side import run_each
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.existing import existing
@@ -242,9 +242,9 @@ class Ticker:
             self._metrics.forget(topic.layout.topic, name)
 
     async def _send(self, group: _Group, page: Sequence[_Watched]) -> None:
-        """Sends what is due of some schedules of one group, and their ticks ahead."""
+        """Sends a page of ticks of each of some schedules of one group: one that catches up holds up no other."""
         now_ms = group.clock.ms_at(self._clock())
-        flows = [advance(each.home, each.definition, each.mark, now_ms) for each in page]
+        flows = [send_page(each.home, each.definition, each.mark, now_ms) for each in page]
         results = await self._connection.run(run_each(flows))
         _raise_of_server(results)
         for each, result in zip(page, results, strict=True):
