@@ -22,8 +22,9 @@
 -- ARGV[7] following  text    when the tick after it is due, by the former definition; empty for none
 -- ARGV[8] since      number  no tick up to this time is of the former rhythm, ms
 -- ARGV[9] rhythm     flag    "1" if the ticks change: no tick up to now is of the new ones
--- ARGV[10] first     flag    "1" if no former shards may have the topic's schedules
--- ARGV[11] after     text    the new definition; empty to delete the schedule
+-- ARGV[10] skip      flag    "1" to leave out the tick ahead
+-- ARGV[11] first     flag    "1" if no former shards may have the topic's schedules
+-- ARGV[12] after     text    the new definition; empty to delete the schedule
 -- returns  { now ms, 1, version, mark }, or { now ms, 0 } where the caller has to read again; the error RESHARDED where the
 --          topic's schedules are elsewhere, or have to be moved first
 --@include clock, home_clock, tick_mark, wake
@@ -41,9 +42,14 @@ if mark and last ~= '' and (mark.last ~= tonumber(last) or following ~= '' and n
   return { now, 0 }
 end
 local version = math.max(now, (highest or 0) + 1, mark and mark.version + 1 or 0)
-if mark and mark.due > now and (take_back(mark) or rhythm) then
-  -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
-  mark.last, mark.due = mark.base, 0
+if mark and mark.due > now then
+  local is_back = take_back(mark)
+  if skip then
+    mark.skipped = mark.skipped + (is_back and 1 or 0)
+  elseif is_back or rhythm then
+    -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
+    mark.last, mark.due = mark.base, 0
+  end
 end
 -- Removed first, so that a schedule can be paused or deleted while the server has no memory.
 redis.call('HDEL', schedules, name)

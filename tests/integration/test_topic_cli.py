@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import close_shard
 from lisa_common.protocol.registry import read_mark
+from lisa_common.protocol.schedules import adopt
 from lisa_manager.admin.topics import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands
@@ -197,6 +199,15 @@ def test_a_reshard_while_a_topic_goes_is_seen(
     assert keys_left(client, prefix) == [dropped_key(prefix)]
     _, layout = read_mark(prefix, "orders", cast("bytes", client.hget(dropped_key(prefix), "orders")))
     assert layout.policy.former == (1, 2, 4)
+
+
+def test_schedules_that_move_while_their_topic_goes_go_too(orders: Queue, client: redis.Redis, prefix: str) -> None:
+    """A manager that has read them before the drop brings them to the new shard after it."""
+    moved = [("s", b'1 1 {"every_ms":1000}', b"1 1 1 0 0 0 -")]
+    deed = partial(orders.connection.call, adopt(orders.keys, moved, version=1, count=1))
+    flow = _interrupted(drop_topic(prefix, "orders", force=True), "set_policy", deed)
+    assert orders.connection.run(flow).done
+    assert keys_left(client, prefix) == [dropped_key(prefix)]
 
 
 # show and cancel

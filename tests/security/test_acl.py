@@ -463,7 +463,6 @@ def _schedule(server: Server, admin: Connection) -> None:
         wait_until(lambda: operator.schedule(OURS, "s").next_ms and operator.schedule(OURS, "s").is_overdue)
         operator.set_schedule(OURS, "s", body="x")
         assert [state.name for state in operator.list_schedules()] == ["s"]
-        admin.call(command("HSET", keys.of("ticks"), "nobody", "x"))
         operator.check(repair=True)
         operator.run_now(OURS, "s")
         operator.reshard(OURS, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rhythm import CronRhythm, check_cron, explain_cron, recent_start
-from lisa_common.model.schedule import Definition, Mark, Schedule, tick_id
+from lisa_common.model.schedule import Definition, Schedule, tick_id
 from lisa_common.model.schedule_input import FIELDS, stored_fields
 from lisa_common.model.sharding import home
 from lisa_common.model.ticks import plan
@@ -211,14 +211,6 @@ def test_damaged_definitions_are_refused(text: bytes) -> None:
     """Other programs may write any value."""
     with pytest.raises(InvalidInput):
         Definition.load("orders", "s", text)
-
-
-def test_marks_are_read_or_nothing() -> None:
-    """See `lua/include/tick_mark.lua`."""
-    assert Mark.load(b"1 2 3 4 5 6 s@x~") == Mark(1, 2, 3, 4, 5, 6, "s@x~")
-    assert [Mark.load(text) for text in (None, b"", b"1 2 3 4 5 6", b"a 2 3 4 5 6 x", b"1" * 16 + b" 2 3 4 5 6 x")] == [
-        None
-    ] * 5
 
 
 def test_all_ticks_of_a_topic_are_in_one_shard() -> None:

@@ -16,7 +16,7 @@ from lisa_common.model.death import FIRST_ID, Death, add_death, dead_letter_id, 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, pack_content
-from lisa_common.model.sharding import Layout, by_shard, home
+from lisa_common.model.sharding import Layout, by_shard
 from lisa_common.protocol import managing, paging, producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
@@ -24,6 +24,7 @@ from lisa_common.protocol.paging import Listed, Point
 from lisa_common.protocol.producing import Outgoing, State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scripts import Arg
+from lisa_manager.resharding import known_in_former
 
 __all__ = ["Moved", "move_page"]
 
@@ -121,7 +122,8 @@ def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple
     while parts:
         shard, part = parts.pop(0)
         try:
-            new = yield from _unknown(layout, part)
+            known = yield from known_in_former(layout, [letter.outgoing.id for letter in part])
+            new = [letter for letter in part if letter.outgoing.id not in known]
             count, error = yield from _store(shard, new)
         except Resharded:
             before, layout = layout, (yield from topics.resolve_anew(target))
@@ -138,17 +140,6 @@ def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple
 
 def _by_shard(layout: Layout, letters: Sequence[_Letter]) -> list[tuple[ShardKeys, list[_Letter]]]:
     return list(by_shard(letters, lambda letter: layout.home(letter.outgoing.id)).items())
-
-
-def _unknown(layout: Layout, letters: Sequence[_Letter]) -> Flow[list[_Letter]]:
-    """The letters that no former shard knows. Closes these shards for new messages, as producers do."""
-    new = list(letters)
-    for shards in layout.former.values():
-        for keys, part in by_shard(new, lambda letter: home(shards, letter.outgoing.id)).items():  # noqa: B023
-            is_known = yield producing.close_shard(keys, [letter.outgoing.id for letter in part])
-            known = {letter for letter, there in zip(part, is_known, strict=True) if there}
-            new = [letter for letter in new if letter not in known]
-    return new
 
 
 def _store(keys: ShardKeys, letters: Sequence[_Letter]) -> Flow[tuple[int, LisaError | None]]:

@@ -1,21 +1,21 @@
 """Resharding: new messages go to new shards; stored messages stay in their former shards until they are done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from lisa_common.errors import InvalidInput, OutcomeUnknown, UnknownTopic
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, topics_key
 from lisa_common.model.policy import Policy
-from lisa_common.model.sharding import Layout
+from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
-from lisa_common.protocol.schedules import HomeClock, get_clock
-from lisa_common.protocol.scheduling import move
+from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
 from lisa_manager.doors import revised, set_doors, write_doors
 from lisa_manager.shard_groups import drop_in_shard, group_names
 
-__all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
+__all__ = ["CONTENTS", "close_former", "known_in_former", "reshard", "restore_layout"]
 
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
@@ -137,6 +137,17 @@ def _resharded(before: Layout, shards: int) -> Policy:
     return after
 
 
+def known_in_former(layout: Layout, ids: Sequence[str]) -> Flow[set[str]]:
+    """The ids that former shards know. Closes these shards for new messages, as producers do."""
+    known = set[str]()
+    for shards in layout.former.values():
+        unknown = (id for id in ids if id not in known)
+        for keys, part in by_shard(unknown, partial(home, shards)).items():
+            are_known: list[bool] = yield producing.close_shard(keys, part)
+            known.update(id for id, is_known in zip(part, are_known, strict=True) if is_known)
+    return known
+
+
 def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list[int]]:
     """Removes a topic's former layouts whose shards are empty. Returns the number of shards in each.
 
@@ -166,14 +177,12 @@ def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list
 def _have_moved(layout: Layout, *, may_move: bool) -> Flow[bool]:
     """Whether the topic's schedules are in the current shards. Moves them there, or removes what a move has left."""
     new, *former = layout.schedule_homes
-    clock: HomeClock = yield get_clock(new)
-    if clock.has_left:
+    home = yield from find_home(layout)
+    if home.is_moving and home.keys == new:
         return False
-    if clock.text is not None:
-        # In a later turn than the move, as others may still have used it. A crash may have undone that they were left.
-        clocks: list[HomeClock] = yield [get_clock(keys) for keys in former]
-        gone = [keys for keys, each in zip(former, clocks, strict=True) if each.has_left or each.text is None]
-        yield [command("UNLINK", keys.of(name)) for keys in gone for name in ("schedules", "ticks")]
+    if home.clock is not None and home.keys == new:
+        # In a later turn than the move, as others may still have used it.
+        yield [command("UNLINK", keys.of(name)) for keys in former for name in ("schedules", "ticks")]
         return True
     exist: list[int] = yield [command("EXISTS", *keys.of_each(("schedules", "ticks"))) for keys in former]
     if any(exist) and may_move:

@@ -6,6 +6,7 @@ No manager of that version may run any more. The release after this one has no p
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import astuple
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -13,7 +14,6 @@ from zlib import crc32
 from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys, schedules_key, text_of
 from lisa_common.model.schedule import Definition, Mark, Schedule
-from lisa_common.model.sharding import Layout
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
@@ -54,7 +54,7 @@ def _log_once(name: str, error: str) -> None:
 def _migrate(topics: Topics, name: str, fields: Mapping[str, Any]) -> Flow[int]:
     loaded = fields.get("schedule")
     for topic in fields.get("left", {}):
-        yield from _take_mark(topics, topic, name)
+        yield from _latest_mark(topics, topic, name)
     if loaded is None:
         return 0
     schedule = Schedule.load(loaded["topic"], name, {key: loaded[key] for key in loaded if key != "topic"})
@@ -62,14 +62,13 @@ def _migrate(topics: Topics, name: str, fields: Mapping[str, Any]) -> Flow[int]:
     yield from topics.resolve_anew(schedule.topic)
     layout = yield from topics.declare(schedule.topic)
     home = yield from find_home(layout)
-    keys = layout.shards[0] if home.clock.text is None else home.keys
-    mark = yield from _take_mark(topics, schedule.topic, name, stays_in=keys)
+    keys = layout.shards[0] if home.clock is None else home.keys
+    mark = yield from _latest_mark(topics, schedule.topic, name, home=keys)
     if mark is None:
         mark = Mark(version, since_ms, since_ms, 0, 0, 0, "-")
-    numbers = (version, mark.last_ms, mark.base_ms, mark.due_ms, mark.sent, mark.skipped, mark.id)
     stored = f"{version} {since_ms} ".encode() + schedule.stored_form()
     # The definition last, as a mark alone does nothing.
-    yield command("HSETNX", keys.of("ticks"), name, " ".join(map(str, numbers)))
+    yield command("HSETNX", keys.of("ticks"), name, " ".join(map(str, astuple(mark))))
     yield command("HSETNX", keys.of("schedules"), name, stored)
     # A new version, so that all managers see it.
     definition = Definition(schedule, version, since_ms)
@@ -77,24 +76,19 @@ def _migrate(topics: Topics, name: str, fields: Mapping[str, Any]) -> Flow[int]:
     return 1
 
 
-def _take_mark(topics: Topics, topic: str, name: str, stays_in: ShardKeys | None = None) -> Flow[Mark | None]:
-    """The latest mark of a schedule. Removes those elsewhere, and takes back what they have sent ahead."""
+def _latest_mark(topics: Topics, topic: str, name: str, home: ShardKeys | None = None) -> Flow[Mark | None]:
+    """The latest mark of a schedule. Takes back what was sent ahead elsewhere; the marks there do nothing any more."""
     layout = yield from topics.resolve(topic)
     latest: Mark | None = None
-    for keys in _former_homes(layout, name):
+    for shards in (layout.shards, *layout.former.values()):
+        # Where that version kept the mark.
+        keys = shards[crc32(name.encode()) % len(shards)]
         mark, now_ms = yield [get_mark(keys, name), server_time()]
         if mark is None:
             continue
-        if keys != stays_in and mark.due_ms > now_ms and mark.id != "-":
+        if keys != home and mark.due_ms > now_ms and mark.id != "-":
             yield producing.cancel(keys, [mark.id])
             mark = Mark(mark.version, mark.base_ms, mark.base_ms, 0, mark.sent - 1, mark.skipped, "-")
         if latest is None or mark.last_ms > latest.last_ms:
             latest = mark
-        if keys != stays_in:
-            yield command("HDEL", keys.of("ticks"), name)
     return latest
-
-
-def _former_homes(layout: Layout, name: str) -> list[ShardKeys]:
-    """The shards where that version kept the marks of a schedule."""
-    return [shards[crc32(name.encode()) % len(shards)] for shards in (layout.shards, *layout.former.values())]

@@ -36,33 +36,28 @@ class Dropped:
     """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
-def drop_topic(
-    prefix: str, topic: str, *, force: bool, keep_scheduled: bool = False, last: Mapping[ShardKeys, str] = _ANY
-) -> Flow[Dropped]:
+def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:
     """Deletes all keys of a topic; without `force` only if it has no schedules and holds no messages.
 
-    Raises UnknownTopic. With `keep_scheduled`, a topic that has schedules is never dropped.
-
-    `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped.
+    `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped,
+    and no topic that has schedules is. Raises UnknownTopic.
 
     Managers remember the drop for a while and keep serving the shards: a producer that does not know of the drop
     declares the topic again when it sends.
     """
     gone = _Gone()
     try:
-        return (yield from _drop(prefix, topic, gone, force=force, keep_scheduled=keep_scheduled, last=last))
+        return (yield from _drop(prefix, topic, gone, force=force, last=last))
     except LisaError as error:
         if not gone.shards:
             raise
         raise OutcomeUnknown(f"{topic} was dropped in part, drop it again: {error}") from error
 
 
-def _drop(
-    prefix: str, topic: str, gone: "_Gone", *, force: bool, keep_scheduled: bool, last: Mapping[ShardKeys, str]
-) -> Flow[Dropped]:
+def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
     while True:
         layout, stored = yield from existing_as_stored(prefix, topic)
-        if not (yield from _drop_shards(layout, gone, force=force, keep_scheduled=keep_scheduled, last=last)):
+        if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
             if gone.shards and layout.policy.is_limited:
                 yield from set_doors(prefix, topic)
@@ -74,7 +69,8 @@ def _drop(
         if (yield store_policy(prefix, topic, stored, None)):
             yield command("UNLINK", history_key(prefix, topic))
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
-            yield [_drop_shard(keys, force=False, keep_scheduled=True, last="") for keys in layout.served]
+            # A manager that was moving the schedules may have brought them back.
+            yield [_drop_shard(keys, force=force, last=last, again=True) for keys in layout.served]
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages, schedules=gone.schedules)
@@ -94,9 +90,7 @@ class _Gone:
     """Likewise schedules."""
 
 
-def _drop_shards(
-    layout: Layout, gone: _Gone, *, force: bool, keep_scheduled: bool, last: Mapping[ShardKeys, str]
-) -> Flow[bool]:
+def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[bool]:
     """Drops all shards or none: checks all of them first. Without `force`, each is checked again in the script."""
     former = _former(layout)
     if former:
@@ -104,7 +98,7 @@ def _drop_shards(
         yield [producing.close_shard(keys, []) for keys in former]
     for keys in layout.served:
         gone.groups |= yield from _group_names(keys)
-    if keep_scheduled or not force:
+    if last or not force:
         gone.schedules = sum((yield [command("HLEN", keys.of("schedules")) for keys in layout.ever]))
         if gone.schedules:
             return False
@@ -114,9 +108,7 @@ def _drop_shards(
             return False
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
-        outcomes: list[list[int]] = yield [
-            _drop_shard(keys, force=force, keep_scheduled=keep_scheduled, last=last.get(keys, "")) for keys in shards
-        ]
+        outcomes: list[list[int]] = yield [_drop_shard(keys, force=force, last=last) for keys in shards]
         gone.messages += sum(messages for _, messages, _ in outcomes)
         gone.schedules += sum(schedules for *_, schedules in outcomes)
         gone.shards |= {keys for keys, (done, *_) in zip(shards, outcomes, strict=True) if done}
@@ -141,10 +133,14 @@ def _former(layout: Layout) -> list[ShardKeys]:
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop_shard(keys: ShardKeys, *, force: bool, keep_scheduled: bool, last: str) -> Call[list[int]]:
-    scheduled = int(force and not keep_scheduled)
-    read = partial(numbers, count=3)
-    return script("drop", keys, decode=read, force=int(force), scheduled=scheduled, last=last)
+def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str], again: bool = False) -> Call[list[int]]:
+    return script(
+        *("drop", keys),
+        decode=partial(numbers, count=3),
+        force=int(force and not again),
+        scheduled=int(force and not last),
+        last="" if again else last.get(keys, ""),
+    )
 
 
 def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:

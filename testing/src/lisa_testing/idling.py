@@ -39,7 +39,7 @@ class IdleTopics:
             passed_ms = use.now_ms - since_ms + sum(by_ms for at_ms, by_ms in self._jumps if at_ms >= since_ms)
             is_forced = policy.expire_idle == "always"
             if passed_ms >= policy.expire_idle_ms and (use.is_drained or is_forced) and not use.has_schedules:
-                flow = drop_topic(self._prefix, layout.topic, force=is_forced, keep_scheduled=True, last=use.last)
+                flow = drop_topic(self._prefix, layout.topic, force=is_forced, last=use.last)
                 self._connection.run(flow)
 
     def _see(self, found: Sequence[Layout]) -> list[Layout]:

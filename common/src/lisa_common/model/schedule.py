@@ -286,7 +286,6 @@ class Mark:
     """Ticks left out since then."""
     id: str
     """The last message; "-" for none."""
-    text: bytes = field(default=b"", compare=False)
 
     @classmethod
     def load(cls, text: bytes | None) -> "Mark | None":
@@ -295,7 +294,7 @@ class Mark:
         if len(parts) != 7 or not all(part.isdigit() and len(part) <= _MAX_DIGITS for part in parts[:6]):  # noqa: PLR2004
             return None
         version, last, base, due, sent, skipped = map(int, parts[:6])
-        return cls(version, last, base, due, sent, skipped, parts[6].decode("utf-8", "replace"), text or b"")
+        return cls(version, last, base, due, sent, skipped, parts[6].decode("utf-8", "replace"))
 
 
 def tick_id(name: str, tick_ms: int) -> str:

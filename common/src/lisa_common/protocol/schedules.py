@@ -16,7 +16,6 @@ from lisa_common.protocol.replies import byte_values, number, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
 __all__ = [
-    "HomeClock",
     "Ticked",
     "Written",
     "adopt",
@@ -29,7 +28,6 @@ __all__ = [
     "parse_definition",
     "read_definitions",
     "send_ticks",
-    "skip_tick",
     "write_schedule",
 ]
 
@@ -45,21 +43,9 @@ _MOVED = "/"
 """What the field of a mark begins with once it has moved. Names contain no slash."""
 
 
-class HomeClock(NamedTuple):
-    """Whether a topic's schedules are in a shard, and a text that changes with each of them."""
-
-    text: bytes | None
-    """None where they never were."""
-
-    @property
-    def has_left(self) -> bool:
-        """Whether they have moved to later shards, or are about to."""
-        return self.text is not None and self.text.startswith(b"left")
-
-
-def get_clock(keys: ShardKeys) -> Call[HomeClock]:
-    """The clock of the schedules in a shard."""
-    return command("HGET", keys.of("ticks"), _CLOCK, decode=HomeClock)
+def get_clock(keys: ShardKeys) -> Call[bytes | None]:
+    """A text that changes with each schedule in a shard; None where there never were any."""
+    return command("HGET", keys.of("ticks"), _CLOCK)
 
 
 def parse_definition(keys: ShardKeys, name: str, stored: bytes | None) -> Definition | None:
@@ -105,12 +91,12 @@ def read_definitions(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, by
     return stored
 
 
-def marks_in(keys: ShardKeys) -> Call[tuple[HomeClock, Mapping[str, bytes]]]:
+def marks_in(keys: ShardKeys) -> Call[tuple[bytes | None, Mapping[str, bytes]]]:
     """The clock of a shard, and its marks by schedule, without those that have moved."""
 
-    def decode(reply: Any) -> tuple[HomeClock, Mapping[str, bytes]]:
+    def decode(reply: Any) -> tuple[bytes | None, Mapping[str, bytes]]:
         marks = {text_of(name): text for name, text in pairs(reply)}
-        clock = HomeClock(marks.pop(_CLOCK, None))
+        clock = marks.pop(_CLOCK, None)
         return clock, {name: text for name, text in marks.items() if not name.startswith(_MOVED)}
 
     return command("HGETALL", keys.of("ticks"), decode=decode)
@@ -136,12 +122,14 @@ def write_schedule(
     first: bool,
     mark: Mark | None = None,
     following_ms: int | None = None,
+    skip: bool = False,
     now_ms: Arg = "",
 ) -> Call[Written]:
     """Sets a definition, or with None deletes it, where it still is as stored. Raises Resharded.
 
     `before` is that definition, if it can be read. With `mark`, nothing is done where the mark has moved on, or from
-    `following_ms` on, when the tick after it is due. A repetition finds another definition, and does nothing.
+    `following_ms` on, when the tick after it is due. `skip` also leaves out the tick ahead. A repetition finds another
+    definition, and does nothing.
     """
     rhythm = before is None or after is None or not after.has_rhythm_of(before.schedule)
     since_ms = 0 if before is None else before.since_ms
@@ -157,6 +145,7 @@ def write_schedule(
         following="" if mark is None or following_ms is None else following_ms,
         since=since_ms,
         rhythm=int(rhythm),
+        skip=int(skip),
         first=int(first),
         after=b"" if after is None else after.stored_form(),
     )
@@ -167,20 +156,8 @@ def _written(reply: Any, *, after: Schedule | None, since_ms: int | None) -> Wri
     if not done or after is None:
         return Written(now_ms, bool(done))
     version, text = reply[2:]
-    return Written(
-        now_ms, done=True, after=Definition(after, number(version), since_ms or now_ms), mark=Mark.load(text)
-    )
-
-
-def skip_tick(keys: ShardKeys, definition: Definition, *, now_ms: Arg = "") -> Call[tuple[int, Mark | None]]:
-    """Leaves out the tick that is ahead. Returns the server's time, and the mark; None for another version."""
-
-    def decode(reply: Any) -> tuple[int, Mark | None]:
-        now, text = rows(reply, 2)
-        return number(now), Mark.load(text)
-
-    name = definition.schedule.name
-    return script("skip_tick", keys, decode=decode, now_ms=now_ms, name=name, version=definition.version)
+    definition = Definition(after, number(version), now_ms if since_ms is None else since_ms)
+    return Written(now_ms, bool(done), definition, Mark.load(text))
 
 
 Moved = tuple[str, bytes, bytes]

@@ -4,7 +4,7 @@ All schedules of a topic are in its home: the first shard of one of its layouts.
 one, until they move.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -12,14 +12,13 @@ from lisa_common.errors import Refused, Resharded
 from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import Layout
-from lisa_common.model.ticks import MOST_AT_ONCE, Tick, next_due_ms, plan
+from lisa_common.model.ticks import MOST_AT_ONCE, next_due_ms, plan
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.producing import Found, State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
-    HomeClock,
     Ticked,
     Written,
     adopt,
@@ -41,9 +40,8 @@ __all__ = [
     "change",
     "declare",
     "find_home",
-    "is_held_up",
-    "left_out",
     "move",
+    "send_page",
 ]
 
 _TRIES: Final = 20
@@ -75,12 +73,12 @@ class Home(NamedTuple):
 
     layout: Layout
     keys: ShardKeys
-    clock: HomeClock
+    clock: bytes | None
 
     @property
     def is_moving(self) -> bool:
         """Whether somebody has begun to move them to later shards."""
-        return self.clock.has_left
+        return self.clock is not None and self.clock.startswith(b"left")
 
     @property
     def is_first(self) -> bool:
@@ -90,9 +88,9 @@ class Home(NamedTuple):
 
 def find_home(layout: Layout) -> Flow[Home]:
     """Asks the shards that may have a topic's schedules."""
-    clocks: list[HomeClock] = yield [get_clock(keys) for keys in layout.schedule_homes]
+    clocks: list[bytes | None] = yield [get_clock(keys) for keys in layout.schedule_homes]
     homes = [Home(layout, *each) for each in zip(layout.schedule_homes, clocks, strict=True)]
-    return next((home for home in homes if home.clock.text is not None), homes[-1])
+    return next((home for home in homes if home.clock is not None), homes[-1])
 
 
 def move(layout: Layout) -> Flow[bool]:
@@ -216,25 +214,28 @@ def _send_due(home: Home, before: Definition, mark: Mark, now_ms: int) -> Flow[t
 
 
 def advance(home: Home, definition: Definition, mark: Mark, now_ms: int) -> Flow[Ticked]:
-    """Sends what is due of a schedule, and the tick ahead."""
-    result = Ticked(now_ms, mark, 0, 0)
-    while result.mark is not None and result.mark.version == definition.version:
-        ticks = plan(definition.schedule, result.mark.last_ms, result.now_ms)
-        if not ticks or result.now_ms < result.mark.due_ms:
-            break
-        if (yield from is_held_up(home.layout, definition.schedule, result.mark)):
-            ticks = left_out(ticks)
-        before = result.mark.last_ms
-        ticked: Ticked = yield send_ticks(
-            home.keys, definition, mark=result.mark, ticks=ticks, policy=home.layout.policy
-        )
-        result = Ticked(ticked.now_ms, ticked.mark, result.sent + ticked.sent, result.skipped + ticked.skipped)
-        if len(ticks) < MOST_AT_ONCE or result.mark is None or result.mark.last_ms == before:
-            break
-    return result
+    """Sends all that is due of a schedule, and the tick ahead."""
+    while True:
+        ticked: Ticked = yield from send_page(home, definition, mark, now_ms)
+        is_last = ticked.sent + ticked.skipped < MOST_AT_ONCE
+        if is_last or ticked.mark is None or ticked.mark.version != definition.version:
+            return ticked
+        mark, now_ms = ticked.mark, ticked.now_ms
 
 
-def is_held_up(layout: Layout, schedule: Schedule, mark: Mark) -> Flow[bool]:
+def send_page(home: Home, definition: Definition, mark: Mark, now_ms: int) -> Flow[Ticked]:
+    """Sends what is due of a schedule, at most `MOST_AT_ONCE` ticks, or the tick ahead."""
+    ticks = plan(definition.schedule, mark.last_ms, now_ms)
+    if not ticks or now_ms < mark.due_ms:
+        return Ticked(now_ms, mark, 0, 0)
+    if (yield from _is_held_up(home.layout, definition.schedule, mark)):
+        # They move the mark, and send nothing.
+        ticks = [replace(tick, send=False) for tick in ticks]
+    ticked: Ticked = yield send_ticks(home.keys, definition, mark=mark, ticks=ticks, policy=home.layout.policy)
+    return ticked
+
+
+def _is_held_up(layout: Layout, schedule: Schedule, mark: Mark) -> Flow[bool]:
     """Whether a former shard holds a message that a schedule without overlap waits for.
 
     Scripts see their own shard only. Once done, such a message stays done, so it is enough to ask beforehand.
@@ -247,8 +248,3 @@ def is_held_up(layout: Layout, schedule: Schedule, mark: Mark) -> Flow[bool]:
             copies = {copy.state for copy in found.copies}
             return not copies or copies != {State.GARBAGE}
     return False
-
-
-def left_out(ticks: Sequence[Tick]) -> list[Tick]:
-    """The same ticks, to move the mark and send nothing."""
-    return [replace(tick, send=False) for tick in ticks]

@@ -56,7 +56,6 @@ SCRIPT_NAMES = (
     "set_schedule",
     "shut_door",
     "skip",
-    "skip_tick",
     "sweep",
     "tick",
     "tidy_slots",

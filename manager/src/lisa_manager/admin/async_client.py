@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,12 +15,24 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
-from lisa_common.protocol.registry import Topic
+from lisa_common.protocol.registry import Topic, Topics
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
+from lisa_manager.admin import (
+    bulk,
+    by_id,
+    check,
+    groups,
+    listing,
+    reshard,
+    schedule_changes,
+    schedule_sends,
+    schedules,
+    status,
+    topics,
+    traffic,
+)
 from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
-from lisa_manager.admin.async_schedule_client import AsyncScheduleAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
@@ -29,6 +41,9 @@ from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_changes import ImportedSchedules
+from lisa_manager.admin.schedule_sends import Backfilled
+from lisa_manager.admin.schedules import ScheduleState
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
@@ -43,7 +58,7 @@ __all__ = ["AsyncAdmin"]
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
+class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
     """Looks into topics and operates them, from asyncio tasks. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
@@ -199,6 +214,51 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
                 if message is not None and (events := read_events(message)):
                     yield events
 
+    async def list_schedules(self, topic: str | None = None) -> list[ScheduleState]:
+        """See `Admin.list_schedules`."""
+        return await self._run(schedules.list_schedules(self._topics, topic))
+
+    async def schedule(self, topic: str, name: str) -> ScheduleState:
+        """See `Admin.schedule`."""
+        return await self._run(schedules.read_schedule(self._topics, topic, name))
+
+    async def set_schedule(self, topic: str, name: str, **fields: Any) -> bool:
+        """See `Admin.set_schedule`."""
+        flow = schedule_changes.set_schedule(self._topics, topic, name, fields)
+        return (await self._run(flow)).changed
+
+    async def pause_schedule(self, topic: str, name: str) -> bool:
+        """See `Admin.pause_schedule`."""
+        flow = schedule_changes.set_paused(self._topics, topic, name, paused=True)
+        return (await self._run(flow)).changed
+
+    async def resume_schedule(self, topic: str, name: str) -> bool:
+        """See `Admin.resume_schedule`."""
+        flow = schedule_changes.set_paused(self._topics, topic, name, paused=False)
+        return (await self._run(flow)).changed
+
+    async def run_now(self, topic: str, name: str) -> str:
+        """See `Admin.run_now`."""
+        return await self._run(schedule_sends.run_now(self._topics, topic, name))
+
+    async def skip_tick(self, topic: str, name: str) -> int | None:
+        """See `Admin.skip_tick`."""
+        return await self._run(schedule_changes.skip_tick(self._topics, topic, name))
+
+    async def backfill(self, topic: str, name: str, start: datetime, end: datetime) -> Backfilled:
+        """See `Admin.backfill`."""
+        return await self._run(schedule_sends.backfill(self._topics, topic, name, start, end))
+
+    async def delete_schedule(self, topic: str, name: str) -> None:
+        """See `Admin.delete_schedule`."""
+        await self._run(schedule_changes.delete_schedule(self._topics, topic, name))
+
+    async def import_schedules(
+        self, schedules: Mapping[str, Mapping[str, Mapping[str, Any]]], *, prune: Sequence[str] = ()
+    ) -> ImportedSchedules:
+        """See `Admin.import_schedules`."""
+        return await self._run(schedule_changes.import_schedules(self._topics, schedules, prune=prune))
+
     async def wait_for_server(
         self,
         stopping: asyncio.Event,
@@ -234,6 +294,11 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
     async def close(self) -> None:
         """Closes the connections; later calls raise Closed."""
         await self._connection.close()
+
+    @property
+    def _topics(self) -> Topics:
+        # Made for each call: a cached topic may have been dropped since.
+        return Topics(self._prefix)
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._patience_s)

@@ -11,7 +11,6 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import fields_of
 from lisa_manager.admin.audit import audit
-from lisa_manager.admin.marks import check_marks
 from lisa_manager.admin.missing import complete_groups, missing_groups
 from lisa_manager.admin.problem import Kind, Problem, Step
 from lisa_manager.admin.queries import chunks, existing, list_layouts
@@ -102,8 +101,6 @@ def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = la
         if (yield from _check_keys(keys, report, mend=mend)):
             yield from _check_messages(keys, report, progress, mend=mend)
             report.findings += yield from _check_slots(keys, mend=mend)
-            marks = yield from check_marks(keys, mend=mend)
-            report.findings += [Finding(keys.tag, problem, mended) for problem, mended in marks]
     except OF_THE_SERVER:
         raise
     except LisaError as error:

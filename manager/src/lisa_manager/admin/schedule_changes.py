@@ -4,16 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lisa_common.errors import InvalidInput, LisaError, Refused, UnknownSchedule
+from lisa_common.errors import InvalidInput, LisaError, Refused, Resharded, UnknownSchedule
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.schedule_input import stored_fields
 from lisa_common.model.ticks import Tick
-from lisa_common.protocol import schedules
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.schedules import Ticked, get_definition, get_mark, parse_definition, send_ticks
-from lisa_common.protocol.scheduling import Change, advance, change, find_home
+from lisa_common.protocol.schedules import (
+    Written,
+    get_definition,
+    get_mark,
+    parse_definition,
+    send_ticks,
+    write_schedule,
+)
+from lisa_common.protocol.scheduling import Change, Home, advance, change, find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
 from lisa_manager.admin.schedules import existing_schedule, list_schedules
@@ -98,22 +104,41 @@ def skip_tick(topics: Topics, topic: str, name: str) -> Flow[int | None]:
         if mark is None or mark.version != definition.version:
             continue
         # What is due comes first, and what is ahead may not be sent yet.
-        yield from advance(home, definition, mark, now_ms)
-        skipped: tuple[int, Mark | None] = yield schedules.skip_tick(home.keys, definition)
-        now_ms, mark = skipped
-        if mark is None:
+        ticked = yield from advance(home, definition, mark, now_ms)
+        mark = ticked.mark
+        if mark is None or mark.version != definition.version:
             continue
-        if mark.due_ms > now_ms:
-            return mark.last_ms
+        if mark.due_ms > ticked.now_ms:
+            if mark.id == "-" or (yield from _takes_back(home, definition, mark)):
+                return mark.last_ms
+            continue
         tick = next(schedule.ticks_after(mark.last_ms), None)
         if tick is None:
             return None
         left_out = Tick(tick, schedule.due_ms(tick), send=False)
         policy = home.layout.policy
-        ticked: Ticked = yield send_ticks(home.keys, definition, mark=mark, ticks=[left_out], policy=policy)
+        ticked = yield send_ticks(home.keys, definition, mark=mark, ticks=[left_out], policy=policy)
         if ticked.mark is not None and ticked.mark.last_ms == tick:
             return tick
     raise Refused(f"schedule {name} of {topic} is being changed by others, or is moving to other shards; try again")
+
+
+def _takes_back(home: Home, definition: Definition, mark: Mark) -> Flow[bool]:
+    """Leaves out the tick ahead. Returns False where the schedule was changed, or that tick is due."""
+    schedule = definition.schedule
+    try:
+        written: Written = yield write_schedule(
+            *(home.keys, schedule.name, definition.stored),
+            before=definition,
+            after=schedule,
+            first=home.is_first,
+            mark=mark,
+            following_ms=mark.due_ms,
+            skip=True,
+        )
+    except Resharded:
+        return False
+    return written.done
 
 
 def import_schedules(

@@ -8,10 +8,9 @@ from itertools import islice
 from typing import Final
 
 from lisa_common.errors import Described, InvalidInput, Refused, Resharded
-from lisa_common.model.keys import ShardKeys
 from lisa_common.model.localtime import iso_of
 from lisa_common.model.schedule import Schedule
-from lisa_common.model.sharding import by_shard, home
+from lisa_common.model.sharding import by_shard
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
@@ -19,6 +18,7 @@ from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import moment_ms
 from lisa_manager.admin.schedules import read_schedule
+from lisa_manager.resharding import known_in_former
 
 __all__ = ["Backfilled", "backfill", "run_now"]
 
@@ -86,32 +86,23 @@ def _between(schedule: Schedule, from_ms: int, to_ms: int) -> Iterator[int]:
 
 
 def _send(topics: Topics, schedule: Schedule, ticks: Sequence[tuple[str, int]], *, caught_up: bool) -> Flow[int]:
-    """Sends messages of a schedule with ids of their own. Result: how many were new."""
+    """Sends messages of a schedule with ids of their own. Returns how many were new."""
     yield from topics.resolve(schedule.topic)
     layout = yield from topics.declare(schedule.topic)
     sent = 0
     for _ in range(_TRIES):
-        messages = [
-            Outgoing(id, "+0", schedule.content(layout.policy, tick, caught_up=caught_up)) for id, tick in ticks
-        ]
         try:
+            known = yield from known_in_former(layout, [id for id, _ in ticks])
+            messages = [
+                Outgoing(id, "+0", schedule.content(layout.policy, tick, caught_up=caught_up))
+                for id, tick in ticks
+                if id not in known
+            ]
             for keys, part in by_shard(messages, lambda message: layout.home(message.id)).items():  # noqa: B023
-                for shards in layout.former.values():
-                    part = yield from _unknown(shards, part)  # noqa: PLW2901
-                if part:
-                    dues: list[int] = yield producing.send(keys, part, repeatable=True)
-                    sent += sum(1 for due in dues if due)
+                dues: list[int] = yield producing.send(keys, part, repeatable=True)
+                sent += sum(1 for due in dues if due)
         except Resharded:
             layout = yield from topics.resolve_anew(schedule.topic)
         else:
             return sent
     raise Refused(f"{schedule.topic} was resharded, and the registry does not say where new messages go")
-
-
-def _unknown(shards: tuple[ShardKeys, ...], messages: Sequence[Outgoing]) -> Flow[list[Outgoing]]:
-    """The messages that former shards do not know. Closes these for new messages, as producers do."""
-    new: list[Outgoing] = []
-    for keys, part in by_shard(messages, lambda message: home(shards, message.id)).items():
-        known: list[bool] = yield producing.close_shard(keys, [message.id for message in part])
-        new += [message for message, is_known in zip(part, known, strict=True) if not is_known]
-    return new

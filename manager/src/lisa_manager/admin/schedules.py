@@ -12,7 +12,7 @@ from lisa_common.model.ticks import next_due_ms
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics, read_registry
-from lisa_common.protocol.schedules import get_definition, get_mark, names_in, read_definitions
+from lisa_common.protocol.schedules import get_definition, get_mark, marks_in, names_in, read_definitions
 from lisa_common.protocol.scheduling import find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
@@ -47,8 +47,9 @@ class ScheduleState:
     skipped: int = 0
     """Ticks left out since then: missed and not caught up, skipped, or because an earlier one was not done."""
     damage: str = ""
-    """Why the definition cannot be read, or how far the schedule has come; empty where both can."""
-    _mark: Mark | None = field(default=None, repr=False)
+    """Why the definition cannot be read; empty where it can."""
+    _handled_ms: int = field(default=0, repr=False)
+    """The tick of the mark."""
 
     @property
     def is_overdue(self) -> bool:
@@ -59,13 +60,8 @@ class ScheduleState:
         """The next ticks, without their jitter; none of a paused schedule."""
         if self.schedule is None or self.schedule.paused:
             return []
-        is_ahead = self.is_sent_ahead and self._mark is not None
-        after_ms = self._mark.last_ms - 1 if is_ahead and self._mark else self._after_ms
+        after_ms = self._handled_ms - 1 if self.is_sent_ahead else max(self.now_ms, self._handled_ms)
         return list(islice(self.schedule.ticks_after(after_ms), count))
-
-    @property
-    def _after_ms(self) -> int:
-        return max(self.now_ms, self._mark.last_ms if self._mark else 0)
 
     @property
     def in_words(self) -> str:
@@ -105,83 +101,56 @@ def list_schedules(topics: Topics, topic: str | None = None) -> Flow[list[Schedu
     for layout, result in zip(found, (yield from run_each([_read_topic(layout) for layout in found])), strict=True):
         if isinstance(result, OF_THE_SERVER):
             raise result
-        states += [_unreadable(layout, str(result))] if isinstance(result, LisaError) else result
+        if isinstance(result, LisaError):
+            damage = f"the schedules of this topic cannot be read: {result}"
+            states.append(ScheduleState(layout.topic, "", None, damage=damage))
+        else:
+            states += result
     return sorted(states, key=lambda state: (state.topic, state.name))
 
 
-def _unreadable(layout: Layout, error: str) -> ScheduleState:
-    return ScheduleState(layout.topic, "", None, damage=f"the schedules of this topic cannot be read: {error}")
-
-
 def _read_topic(layout: Layout) -> Flow[list[ScheduleState]]:
-    keys = yield from _home_of(layout)
+    home = yield from find_home(layout)
     now_ms: int = yield server_time()
-    names: list[str] = yield names_in(keys)
-    stored = yield from read_definitions(keys, names)
-    marks = list[Mark | LisaError | None]()
-    for at in range(0, len(names), _PAGE):
-        marks += yield Each([get_mark(keys, name) for name in names[at : at + _PAGE]])
-    return [
-        _read_state(keys, name, stored[name], mark, now_ms)
-        for name, mark in zip(names, marks, strict=True)
-        if name in stored
-    ]
-
-
-def _home_of(layout: Layout) -> Flow[ShardKeys]:
-    if not layout.former:
-        # Its schedules are listed even where nobody can read their marks.
-        return layout.shards[0]
-    return (yield from find_home(layout)).keys
-
-
-def _read_state(keys: ShardKeys, name: str, stored: bytes, mark: Mark | LisaError | None, now_ms: int) -> ScheduleState:
-    try:
-        definition = Definition.load(keys.topic, name, stored)
-    except InvalidInput as error:
-        return ScheduleState(keys.topic, name, None, now_ms=now_ms, damage=str(error))
-    return _state_of(definition, mark, now_ms)
-
-
-def _state_of(definition: Definition, mark: Mark | LisaError | None, now_ms: int) -> ScheduleState:
-    schedule = definition.schedule
-    place = schedule.topic, schedule.name, schedule, definition.version, now_ms
-    if isinstance(mark, LisaError):
-        return ScheduleState(*place, damage=f"its mark cannot be read: {mark}")
-    if mark is not None and mark.version != definition.version:
-        mark = None
-    is_ahead = mark is not None and mark.due_ms > now_ms and mark.id != "-"
-    last_ms = next_ms = None
-    if mark is not None:
-        handled_ms = mark.base_ms if mark.due_ms > now_ms else mark.last_ms
-        last_ms = handled_ms if handled_ms > definition.since_ms else None
-    if mark is not None and is_ahead:
-        next_ms = mark.due_ms
-    else:
-        next_ms = next_due_ms(schedule, mark.last_ms if mark else definition.since_ms)
-    return ScheduleState(
-        *place,
-        last_ms=last_ms,
-        next_ms=None if schedule.paused else next_ms,
-        is_sent_ahead=is_ahead,
-        sent=mark.sent if mark else 0,
-        skipped=mark.skipped if mark else 0,
-        _mark=mark,
-    )
+    names: list[str] = yield names_in(home.keys)
+    stored = yield from read_definitions(home.keys, names)
+    _, marks = yield marks_in(home.keys)
+    return [_state_of(home.keys, name, text, Mark.load(marks.get(name)), now_ms) for name, text in stored.items()]
 
 
 def read_schedule(topics: Topics, topic: str, name: str) -> Flow[ScheduleState]:
     """One schedule. Raises UnknownSchedule."""
     check_name("schedule", name)
-    layout = yield from topics.resolve(topic)
-    keys = yield from _home_of(layout)
-    now_ms, stored, mark = yield Each((server_time(), get_definition(keys, name), get_mark(keys, name)))
-    for result in (stored, now_ms):
-        if isinstance(result, LisaError):
-            raise result
+    home = yield from find_home((yield from topics.resolve(topic)))
+    now_ms, stored, mark = yield [server_time(), get_definition(home.keys, name), get_mark(home.keys, name)]
     if stored is None:
         raise UnknownSchedule(topic, name)
-    return _read_state(keys, name, stored, mark, now_ms)
+    return _state_of(home.keys, name, stored, mark, now_ms)
+
+
+def _state_of(keys: ShardKeys, name: str, stored: bytes, mark: Mark | None, now_ms: int) -> ScheduleState:
+    try:
+        definition = Definition.load(keys.topic, name, stored)
+    except InvalidInput as error:
+        return ScheduleState(keys.topic, name, None, now_ms=now_ms, damage=str(error))
+    schedule = definition.schedule
+    if mark is None or mark.version != definition.version:
+        # It was lost, and a manager replaces it.
+        mark = Mark(definition.version, definition.since_ms, definition.since_ms, 0, 0, 0, "-")
+    is_ahead = mark.due_ms > now_ms and mark.id != "-"
+    handled_ms = mark.base_ms if mark.due_ms > now_ms else mark.last_ms
+    next_ms = None
+    if not schedule.paused:
+        next_ms = mark.due_ms if is_ahead else next_due_ms(schedule, mark.last_ms)
+    return ScheduleState(
+        *(keys.topic, name, schedule, definition.version, now_ms),
+        last_ms=handled_ms if handled_ms > definition.since_ms else None,
+        next_ms=next_ms,
+        is_sent_ahead=is_ahead,
+        sent=mark.sent,
+        skipped=mark.skipped,
+        _handled_ms=mark.last_ms,
+    )
 
 
 def existing_schedule(definition: Definition | None, topic: str, name: str) -> Schedule:

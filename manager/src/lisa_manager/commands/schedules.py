@@ -67,8 +67,6 @@ def _row(state: ScheduleState) -> list[object]:
 
 
 def _next(state: ScheduleState) -> str:
-    if state.damage:
-        return state.damage
     if state.schedule is not None and state.schedule.paused:
         return "paused"
     if state.next_ms is None:

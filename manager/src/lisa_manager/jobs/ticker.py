@@ -9,29 +9,29 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Definition, Mark
-from lisa_common.model.ticks import next_due_ms, plan
+from lisa_common.model.sharding import Layout
+from lisa_common.model.ticks import next_due_ms
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
-    HomeClock,
     Ticked,
     marks_in,
     names_in,
     parse_definition,
     read_definitions,
-    send_ticks,
     write_schedule,
 )
-from lisa_common.protocol.scheduling import Home, find_home, is_held_up, left_out, move
+from lisa_common.protocol.scheduling import Home, find_home, move, send_page
 from lisa_common.protocol.side_by_side import run_each
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.existing import existing
@@ -42,7 +42,6 @@ from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
-from lisa_manager.watched_schedule import WatchedSchedule, WatchedTopic
 
 __all__ = ["Ticker"]
 
@@ -67,11 +66,47 @@ _REST_S: Final = 1.0
 """Managers wait for a random part of this before they send the next tick ahead, so that mostly one of them does."""
 
 
+class _Group:
+    """Topics that are served together: those of one node, or one that is being resharded, as it needs other nodes."""
+
+    def __init__(self) -> None:
+        self.clock = ServerClock()
+        self.due = DueQueue()
+        """Schedules, by tag."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic that has schedules."""
+
+    layout: Layout
+    key: object
+    """That of its group."""
+    group: _Group
+    home: Home | None = None
+    """As it was when all schedules were read, with the clock that changes with each of them; None before that."""
+    schedules: "dict[str, _Watched]" = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A schedule, and how far it has come."""
+
+    topic: _Topic
+    home: Home
+    definition: Definition
+    mark: Mark
+
+    @property
+    def tag(self) -> str:
+        """Names the schedule in logs and queues."""
+        return f"{self.topic.layout.topic}/{self.definition.schedule.name}"
+
+
 class Ticker:
     """Reads changes of schedules at every turn, and serves those that are due.
 
-    Topics are served in groups, side by side: those of one node together, and each topic that is being resharded by
-    itself, as it also needs other nodes. So a node that hangs stops its own topics only.
+    Groups are served side by side, so that a node that hangs stops its own topics only.
     """
 
     def __init__(
@@ -88,11 +123,8 @@ class Ticker:
         self._discoverer = discoverer
         self._settings = settings
         self._clock = clock
-        self._clocks: dict[object, ServerClock] = defaultdict(ServerClock)
-        """By group."""
-        self._topics: dict[str, WatchedTopic] = {}
-        self._due: dict[object, DueQueue] = defaultdict(DueQueue)
-        """The schedules of each group, by tag."""
+        self._topics: dict[str, _Topic] = {}
+        self._groups: dict[object, _Group] = defaultdict(_Group)
         self._busy: set[object] = set()
         """The groups that an earlier turn still serves."""
         self._scan_at = 0.0
@@ -107,12 +139,12 @@ class Ticker:
         if self._clock() >= self._scan_at and _SCAN not in self._busy:
             await self._guarded(_SCAN, self._scan)
         self._follow_registry()
-        groups: dict[object, list[WatchedTopic]] = defaultdict(list)
+        served: dict[object, list[_Topic]] = defaultdict(list)
         for topic in self._topics.values():
-            groups[topic.group].append(topic)
-        free = [(group, topics) for group, topics in groups.items() if group not in self._busy]
+            if topic.key not in self._busy:
+                served[topic.key].append(topic)
         await asyncio.gather(
-            *(self._guarded(group, partial(self._serve, group, topics, until)) for group, topics in free)
+            *(self._guarded(key, partial(self._serve, topics, until)) for key, topics in served.items())
         )
 
     async def _guarded(self, group: object, work: Callable[[], Awaitable[None]]) -> None:
@@ -144,40 +176,34 @@ class Ticker:
         await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
 
     def _follow_registry(self) -> None:
-        """Takes in new topics with schedules, layouts that have changed, and drops."""
+        """Takes in new topics with schedules, layouts and nodes that have changed, and drops."""
         layouts = self._discoverer.layouts
-        for name in [name for name in self._table.scheduled if name in layouts]:
-            self._table.scheduled.discard(name)
-            self._topics.setdefault(name, WatchedTopic(layouts[name]))
-        for name, topic in [*self._topics.items()]:
-            if name not in layouts:
+        found = {name for name in self._table.scheduled if name in layouts}
+        self._table.scheduled -= found
+        for name in {*self._topics, *found}:
+            topic, layout = self._topics.get(name), layouts.get(name)
+            key = name if layout and layout.former else layout and self._connection.node_of(layout.shards[0])
+            if topic and (not layout or (topic.layout.policy, topic.key) != (layout.policy, key)):
                 self._forget_topic(topic)
-                continue
-            if topic.layout.policy != layouts[name].policy:
-                topic.layout, topic.clock = layouts[name], None
-            group = name if topic.layout.former else self._connection.node_of(topic.layout.shards[0])
-            if group != topic.group:
-                for each in topic.schedules.values():
-                    self._due[topic.group].drop(each.tag)
-                    self._due[group].put(each.tag, self._clock())
-                topic.group = group
+            if layout and name not in self._topics:
+                self._topics[name] = _Topic(layout, key, self._groups[key])
 
-    async def _serve(self, group: object, topics: Sequence[WatchedTopic], until: float) -> None:
+    async def _serve(self, topics: Sequence[_Topic], until: float) -> None:
         """Serves the topics of a group until the next turn."""
-        await self._look(group, topics)
+        await self._look(topics)
         known = {each.tag: each for topic in topics for each in topic.schedules.values()}
-        queue = self._due[group]
+        group = topics[0].group
         while True:
             now = self._clock()
-            due = [known[tag] for tag in queue.take_due(now, now + self._settings.poll_s) if tag in known]
+            due = [known[tag] for tag in group.due.take_due(now, now + self._settings.poll_s) if tag in known]
             for at in range(0, len(due), _PAGE):
-                await self._send(due[at : at + _PAGE])
-            moment = queue.next_moment()
+                await self._send(group, due[at : at + _PAGE])
+            moment = group.due.next_moment()
             if moment is None or moment >= until:
                 return
             await asyncio.sleep(max(0.0, moment - self._clock()))
 
-    async def _look(self, group: object, topics: Sequence[WatchedTopic]) -> None:
+    async def _look(self, topics: Sequence[_Topic]) -> None:
         """Reads the schedules of those topics again whose clock has moved."""
         flows = [_read(topic) for topic in topics]
         results = await self._connection.run(run_each(flows, width=_SCAN_PAGE))
@@ -192,78 +218,60 @@ class Ticker:
         # A call without a key goes to the node of the call before it.
         asked: Call[int] = command("EXISTS", topics[-1].layout.shards[0].of("ticks"))
         _, now_ms = await self._connection.execute([asked, server_time()])
-        self._clocks[group].see(now_ms, self._clock())
+        topics[0].group.clock.see(now_ms, self._clock())
 
-    def _take(self, topic: WatchedTopic, read: "_Read") -> None:
+    def _take(self, topic: _Topic, read: Mapping[str, _Watched | None]) -> None:
         """Takes in what was read."""
-        topic.home, topic.clock = read.home, read.home.clock.text
-        self._forget_schedules(topic, [name for name in topic.schedules if name not in read.same])
-        for name, (definition, mark) in read.new.items():
-            topic.schedules[name] = each = WatchedSchedule(topic, definition, mark)
-            self._due[topic.group].put(each.tag, self._clock())
-        if not topic.schedules and not read.names:
+        served = {name: each for name, each in read.items() if each is not None}
+        self._forget_schedules(topic, [name for name in topic.schedules if name not in served])
+        for name, each in served.items():
+            if topic.schedules.get(name) is not each:
+                topic.schedules[name] = each
+                topic.group.due.put(each.tag, self._clock())
+        if not read:
             self._forget_topic(topic)
 
-    def _forget_topic(self, topic: WatchedTopic) -> None:
+    def _forget_topic(self, topic: _Topic) -> None:
         self._forget_schedules(topic, [*topic.schedules])
         self._topics.pop(topic.layout.topic, None)
 
-    def _forget_schedules(self, topic: WatchedTopic, names: Sequence[str]) -> None:
+    def _forget_schedules(self, topic: _Topic, names: Sequence[str]) -> None:
         for name in names:
             each = topic.schedules.pop(name)
-            self._due[topic.group].drop(each.tag)
+            topic.group.due.drop(each.tag)
             self._metrics.forget(topic.layout.topic, name)
 
-    async def _send(self, page: Sequence[WatchedSchedule]) -> None:
-        """Sends ticks of some schedules of one group."""
-        sends: list[tuple[WatchedSchedule, Call[Ticked]]] = []
-        for each in page:
-            try:
-                if (call := await self._next_call(each)) is not None:
-                    sends.append((each, call))
-            except LisaError as error:
-                # A former shard that cannot be read holds up the schedule that has to look there, and no other.
-                self._fail(each.tag, error)
-        results = await self._connection.execute_each([call for _, call in sends]) if sends else []
+    async def _send(self, group: _Group, page: Sequence[_Watched]) -> None:
+        """Sends a page of ticks of each of some schedules of one group: one that catches up holds up no other."""
+        now_ms = group.clock.ms_at(self._clock())
+        flows = [send_page(each.home, each.definition, each.mark, now_ms) for each in page]
+        results = await self._connection.run(run_each(flows))
         _raise_of_server(results)
-        for (each, _), result in zip(sends, results, strict=True):
+        for each, result in zip(page, results, strict=True):
             if isinstance(result, LisaError):
                 self._fail(each.tag, result)
-                self._due[each.topic.group].put(each.tag, self._clock() + self._settings.poll_s)
             else:
                 self._note(each, result)
 
-    async def _next_call(self, each: WatchedSchedule) -> Call[Ticked] | None:
-        """Sends what is due of a schedule, and its tick ahead; plans the next look where there is nothing to send."""
-        schedule, layout, home = each.definition.schedule, each.topic.layout, each.topic.home
-        now_ms = self._clocks[each.topic.group].ms_at(self._clock())
-        ticks = plan(schedule, each.mark.last_ms, now_ms)
-        if home is None or not ticks or each.mark.due_ms > now_ms:
-            self._queue(each, now_ms)
-            return None
-        if await self._connection.run(is_held_up(layout, schedule, each.mark)):
-            ticks = left_out(ticks)
-        return send_ticks(home.keys, each.definition, mark=each.mark, ticks=ticks, policy=layout.policy)
-
-    def _note(self, each: WatchedSchedule, result: Ticked) -> None:
+    def _note(self, each: _Watched, result: Ticked) -> None:
         """Takes in what the server answered to ticks of a schedule."""
         self._problems.resolve(f"schedule {each.tag}")
-        self._clocks[each.topic.group].see(result.now_ms, self._clock())
+        each.topic.group.clock.see(result.now_ms, self._clock())
         topic, name = each.topic.layout.topic, each.definition.schedule.name
         self.sent += result.sent
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
         if result.mark is None or result.mark.version != each.definition.version:
             # It was changed, or has moved. The next turn reads it again.
-            each.topic.clock = None
+            each.topic.home = None
             return
         has_moved = result.mark.last_ms != each.mark.last_ms
         each.mark = result.mark
         self._queue(each, result.now_ms, retry=not has_moved)
 
-    def _queue(self, each: WatchedSchedule, now_ms: int, *, retry: bool = False) -> None:
-        """Plans the next look at a schedule."""
+    def _queue(self, each: _Watched, now_ms: int, *, retry: bool) -> None:
+        """Plans the next look at a schedule; with `retry`, not at once."""
         topic, schedule, mark = each.topic.layout.topic, each.definition.schedule, each.mark
-        queue, clock, now = self._due[each.topic.group], self._clocks[each.topic.group], self._clock()
+        queue, now = each.topic.group.due, self._clock()
         queue.drop(each.tag)
         next_ms = None
         if not schedule.paused:
@@ -272,7 +280,7 @@ class Ticker:
             self._metrics.forget(topic, schedule.name)
             return
         self._metrics.expect(topic, schedule.name, next_ms)
-        moment = clock.moment_of(next_ms)
+        moment = each.topic.group.clock.moment_of(next_ms)
         if schedule.overlap == "skip":
             queue.put(each.tag, max(moment, now + retry * self._settings.resolution_s))
         elif mark.due_ms <= now_ms:
@@ -289,41 +297,37 @@ class Ticker:
         self._problems.report(f"schedule {tag}", error, schedule=tag)
 
 
-class _Read(NamedTuple):
-    """What a topic has now."""
+def _read(topic: _Topic) -> Flow[dict[str, _Watched | None] | None]:
+    """Reads the schedules of a topic that are not known. Returns all by name, with None for those that are damaged.
 
-    home: Home
-    names: Sequence[str]
-    same: Collection[str]
-    """Those that the manager knows in their present version."""
-    new: Mapping[str, tuple[Definition, Mark]]
-
-
-def _read(topic: WatchedTopic) -> Flow[_Read | None]:
-    """Reads the schedules of a topic that are not known; None where the clock says that nothing has changed."""
+    Returns None where the clock says that nothing has changed.
+    """
     home = yield from find_home(topic.layout)
-    if home.is_moving or (home.clock.text is None and topic.layout.former):
+    if home.is_moving or (home.clock is None and topic.layout.former):
         # Whoever began that may have died since; or there are none yet, and workers cannot make the first.
         yield from move((yield from existing(home.keys.prefix, home.keys.topic)))
-        return _Read(home._replace(clock=HomeClock(None)), ["any"], [], {})
-    stays = topic.home is not None and topic.home.keys == home.keys
-    if stays and topic.clock is not None and home.clock.text == topic.clock:
+        return {"": None}
+    if home.clock is not None and home == topic.home:
         return None
     # In this order, as a change that comes in between moves the clock.
     (clock, texts), names = yield [marks_in(home.keys), names_in(home.keys)]
-    marks = {name: mark for name in names if (mark := Mark.load(texts.get(name)))}
-    known = {name: each.definition.version for name, each in topic.schedules.items()} if stays else {}
-    same = {name for name, mark in marks.items() if known.get(name) == mark.version}
-    new: dict[str, tuple[Definition, Mark]] = {}
-    for name, text in (yield from read_definitions(home.keys, [name for name in names if name not in same])).items():
-        definition, mark = parse_definition(home.keys, name, text), marks.get(name)
+    read: dict[str, _Watched | None] = dict.fromkeys(names)
+    marks = {name: Mark.load(texts.get(name)) for name in names}
+    for name, each in topic.schedules.items():
+        mark = marks.get(name)
+        if mark is not None and mark.version == each.definition.version and each.home.keys == home.keys:
+            read[name] = each
+    unknown = [name for name, each in read.items() if each is None]
+    for name, text in (yield from read_definitions(home.keys, unknown)).items():
+        definition, mark = parse_definition(home.keys, name, text), marks[name]
         if definition is not None and mark is not None and mark.version == definition.version:
-            new[name] = definition, mark
+            read[name] = _Watched(topic, home, definition, mark)
         elif definition is not None:
             # Its mark was lost, or it was changed meanwhile. It gets a new version and a mark of that.
             after = definition.schedule
             yield write_schedule(home.keys, name, text, before=definition, after=after, first=home.is_first)
-    return _Read(home._replace(clock=clock), names, same, new)
+    topic.home = home._replace(clock=clock)
+    return read
 
 
 def _raise_of_server(results: Sequence[Any]) -> None:
