@@ -37,7 +37,7 @@ def base_url(gateway: tuple[Process, str]) -> str:
 @contextmanager
 def _connected(url: str) -> Iterator[socket.socket]:
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
         yield connection
 
 
