@@ -26,8 +26,8 @@
 --            message: "duplicate" (its id is known), "cancelled" (the delivered message was cancelled meanwhile); nothing
 --            changed: "stale", "owed" (another group owes the message, whose id would be used again), "full" or
 --            "resharded"
---@include all_groups, budget, clock, door, due, failure, finished, forget, groups, held, judge, make_ready, owes, record, slots
---@include store, wake
+--@include budget, clock, door, due, finished, forget, groups, held, judge, make_ready, owes, record, slots, store, wake
+--@include all_groups, failure
 local now = clock(now_ms)
 local limits = read_door()
 local must_pass = is_guarded(limits, now)
