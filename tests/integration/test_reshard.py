@@ -312,3 +312,25 @@ async def test_limits_are_whole_once_former_shards_have_drained(
     layout = Layout(prefix, "orders", await admin.policy("orders"))
     shares = [json.loads(await connection.call(read_limits(keys)))["in_flight"] for keys in layout.served]
     assert sum(shares) == 6
+
+
+async def test_sends_that_a_reshard_redirects_share_no_call_with_later_ones(producer: Any, admin: AsyncAdmin) -> None:
+    """They are repeated sends, and the later ones are not. All are stored, each with its place."""
+    shards, ended = (3, 5, 2), asyncio.Event()
+    numbers = itertools.count()
+
+    async def send() -> None:
+        while not ended.is_set():
+            number = next(numbers)
+            sent = await producer.send("orders", b"x", id=f"m{number}", delay=60 if number % 2 else 0)
+            assert sent.outcome is SendOutcome.SENT
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(64):
+            group.create_task(send())
+        for count in shards:
+            before = next(numbers)
+            await wait_until_async(lambda before=before: next(numbers) > before + 500)
+            await admin.reshard("orders", count)
+        ended.set()
+    assert (await admin.check()).findings == ()

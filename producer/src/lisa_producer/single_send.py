@@ -28,8 +28,9 @@ __all__ = ["send"]
 _Results = list[SendResult | LisaError | None]
 """One for each message; None where its shard is closed."""
 
-_Key = tuple[int, Confirm | None, bool, type[Outgoing]]
-"""What messages of one call have in common: shard, confirmation, whether repeatable, whether they replace others."""
+_Key = tuple[int, Confirm | None, bool, bool, type[Outgoing]]
+"""What messages of one call have in common: shard, confirmation, whether repeatable, whether repeated, and whether they
+replace others."""
 
 _ANY_SIZE = DEFAULT_POLICY.model_copy(update={"max_body_bytes": sys.maxsize})
 
@@ -87,8 +88,9 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
     keys = layout.home(outgoing.id)
     # Messages that may not be sent twice get calls of their own, so that the others can be retried.
     repeatable = is_repeatable((outgoing,), layout.policy, settings)
-    # By identity, which costs less than a hash of the keys: they live as long as the queue.
-    key = (id(keys), confirm, repeatable, type(outgoing))
+    # By identity, which costs less than a hash of the keys: they live as long as the queue. The script looks for
+    # repeated messages only where the first one is.
+    key = (id(keys), confirm, repeatable, outgoing.is_repeated, type(outgoing))
     if layout.former:
         make = partial(_send_unless_known, layout, keys, key)
     else:
@@ -98,7 +100,7 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
 
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:
     """As `_send_part`, without messages that former shards know or have replaced."""
-    _, confirm, repeatable, _ = key
+    _, confirm, repeatable, _, _ = key
     known = yield from find_in_former(layout, batch, confirm)
     new = [m for m in batch if m.id not in known]
     sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
