@@ -8,16 +8,16 @@
 -- ARGV[2...] id, due per message; due as of `send`, of which only "~ms " counts here
 -- returns  per message 1 if it is alive, or if its dedup window knows it
 --@include clock, finished, withdrawn
-local now, moment = clock(now_ms), exact_clock(now_ms)
+local now = clock(now_ms)
 -- SET runs every time. WAIT and WAITAOF confirm the last write of their connection, so this write makes them confirm
 -- the ids known here. The key is removed first, so that a topic can be dropped while the server has no memory.
 redis.call('DEL', closed)
 redis.call('SET', closed, 1)
 local replies = {}
 for i = 2, #ARGV, 2 do
-  local id, tried = ARGV[i], tonumber(string.match(ARGV[i + 1], '^~([%d.]+) '))
+  local id, since = ARGV[i], read_repeated(ARGV[i + 1], now_ms)
   local is_known = redis.call('HEXISTS', messages, id) == 1 or is_finished(id, now)
-    or tried and was_withdrawn(id, moment - tried)
+    or since and was_withdrawn(id, since)
   replies[#replies + 1] = is_known and 1 or 0
 end
 return replies

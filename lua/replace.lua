@@ -26,12 +26,10 @@
 local now = clock(now_ms)
 local limits, ids, tried_since = read_door(), {}, {}
 for i = 4, #ARGV, 3 do
-  local tried, due = string.match(ARGV[i + 1], '^~([%d.]+) (.+)$')
-  if tried then
-    ARGV[i + 1], tried_since[i] = due, exact_clock(now_ms) - tonumber(tried)
-  end
+  local since, due = read_repeated(ARGV[i + 1], now_ms)
+  ARGV[i + 1], tried_since[i] = due or ARGV[i + 1], since
   -- A repeated message that was withdrawn since is stored nowhere: neither here nor, as RESHARDED asks for, elsewhere.
-  if not (tried and was_withdrawn(ARGV[i], tried_since[i])) then
+  if not (since and was_withdrawn(ARGV[i], since)) then
     ids[#ids + 1] = ARGV[i]
   end
 end

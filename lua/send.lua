@@ -31,10 +31,9 @@ if rows[5] and byte(rows[5]) == 126 then
   --@include withdrawn
   withdrawn = {}
   for i = 4, #rows, 3 do
-    local tried, due = string.match(rows[i + 1], '^~([%d.]+) (.+)$')
-    if tried then
-      rows[i + 1] = due
-      withdrawn[i] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))
+    local since, due = read_repeated(rows[i + 1], now_ms)
+    if since then
+      rows[i + 1], withdrawn[i] = due, was_withdrawn(rows[i], since)
     end
   end
 end

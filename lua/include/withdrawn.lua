@@ -26,6 +26,15 @@ local function note_withdrawn(id, since, now)
   end
 end
 
+-- Reads the due time of a repeated send, "~ms due". Returns the moment of its first try, and the due time; nil for a send
+-- that is not repeated. `given` is as for `exact_clock`.
+local function read_repeated(text, given)
+  local tried, due = string.match(text, '^~([%d.]+) (.+)$')
+  if tried then
+    return exact_clock(given) - tonumber(tried), due
+  end
+end
+
 -- Whether a message was withdrawn since a moment.
 local function was_withdrawn(id, since)
   local until_ms = redis.call('ZSCORE', finished, withdrawn_member(id))

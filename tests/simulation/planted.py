@@ -35,8 +35,8 @@ _ALL = (
         "a repeat undoes a cancel",
         "A send whose reply was lost is repeated after a cancel, and stores the message again.",
         "lua/send.lua",
-        "withdrawn[i] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))",
-        "withdrawn[i] = false",
+        "rows[i + 1], withdrawn[i] = due, was_withdrawn(rows[i], since)",
+        "rows[i + 1], withdrawn[i] = due, false",
     ),
     Plant(
         "an ack leaves no tombstone",
