@@ -10,11 +10,11 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, UnreadableReply
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import command
 from lisa_common.protocol.fetching import fetch
-from lisa_common.protocol.producing import Outgoing
 from support.answering import answering_server
 from support.twins import InThread
 

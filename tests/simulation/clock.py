@@ -37,11 +37,6 @@ class Clock:
         """The wall clock of the server."""
         return (EPOCH_US + self.us + self.server_shift_us) / 1000
 
-    @property
-    def monotonic_s(self) -> float:
-        """The monotonic clock, which the history uses."""
-        return (BOOT_US + self.us) / 1e6
-
 
 def _mapped(path: Path) -> mmap.mmap:
     file = os.open(path, os.O_RDWR | os.O_CREAT)

@@ -145,7 +145,7 @@ class Loop(asyncio.BaseEventLoop):
         self._scheduled: list[asyncio.TimerHandle] = []
         self._clock_resolution = 1e-6
         self._stopping = False
-        self.callbacks = self.jumps = 0
+        self.callbacks = 0
         self.on_kill: Callable[[Program], object] = lambda _: None
         self.set_task_factory(_make_task)
 
@@ -166,7 +166,6 @@ class Loop(asyncio.BaseEventLoop):
             if not timers:
                 raise RuntimeError("nothing will ever happen again")
             clock.us = max(clock.us, int(timers[0].when() * 1e6 + 0.999))
-            self.jumps += 1
         now = clock.us / 1e6 + 1e-9
         while timers and timers[0].when() <= now:
             handle = heapq.heappop(timers)

@@ -15,7 +15,7 @@ from lisa_common.model.door import limits_of
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.key import KEY_HEADER
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.message import Replacement
+from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import LIMIT_FIELDS, Policy
 from lisa_common.model.record import VERSION, pack_content
 from lisa_common.model.sharding import Layout
@@ -25,7 +25,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
 from lisa_common.protocol.marking import Begun, mark
-from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
+from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
 from lisa_manager.doors import read_limits

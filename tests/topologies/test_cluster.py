@@ -15,9 +15,9 @@ from lisa_common.client.cluster.fanout import Part, is_news, unblock
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, ServerError, Unreachable
 from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.model.message import Outgoing
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
-from lisa_common.protocol.producing import Outgoing
 from lisa_common.tls import NO_TLS
 from lisa_manager import AsyncAdmin, ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings

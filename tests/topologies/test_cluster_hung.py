@@ -14,10 +14,10 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys, topics_key, wake_channel
+from lisa_common.model.message import Outgoing
 from lisa_common.model.record import pack_content
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
-from lisa_common.protocol.producing import Outgoing
 from lisa_consumer import Delivery
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread

@@ -14,6 +14,7 @@ from typing import Final
 from lisa_common.errors import OF_THE_SERVER, LisaError, Refused, Resharded, ServerError
 from lisa_common.model.death import FIRST_ID, Death, add_death, dead_letter_id, is_cycle
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, pack_content
 from lisa_common.model.sharding import Layout, by_shard
@@ -21,7 +22,7 @@ from lisa_common.protocol import managing, paging, producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.paging import Listed, Point
-from lisa_common.protocol.producing import Outgoing, State
+from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scripts import Arg
 from lisa_manager.resharding import known_in_former

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.message import Replacement
+from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Each, Flow
 from lisa_common.protocol.ids import new_ids
-from lisa_common.protocol.producing import Outgoing, repeated
+from lisa_common.protocol.producing import repeated
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
 from lisa_producer.message import Confirm, Message, check_message

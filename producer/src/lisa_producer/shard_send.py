@@ -5,12 +5,11 @@ from typing import Any
 
 from lisa_common.errors import LisaError, Resharded
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.message import Replacement
+from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Each, Flow, command
-from lisa_common.protocol.producing import Outgoing
 from lisa_common.validation import GENERATED_SUFFIX, duration_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings

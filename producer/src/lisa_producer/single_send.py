@@ -7,12 +7,13 @@ from functools import partial
 
 from lisa_common.errors import LisaError, NotConfirmed, QueueFull, Resharded
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.model.sharding import Layout
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.ids import new_ids
-from lisa_common.protocol.producing import Outgoing, repeated
+from lisa_common.protocol.producing import repeated
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message

@@ -140,7 +140,7 @@ _PERIOD = r"(?:[0-9]+ ?(?:S|M|H|D|W|SECS?|MINS?|SECONDS?|MINUTES?|HOURS?|DAYS?|W
 
 
 def _period(text: str) -> str:
-    """What to give for a period of another form."""
+    """Returns the advice for a period in another program's form."""
     if not re.fullmatch(_PERIOD, text):
         return "give every in place of cron"
     parts = re.findall(r"([0-9]+) ?([SMHDW])", text)
@@ -197,7 +197,7 @@ def _form_of(text: str) -> str | None:
 
 
 def _of_quartz(fields: Sequence[str], program: str) -> str:
-    """What to write for the fields of Quartz, seconds first, or of EventBridge, whose last field is the year."""
+    """Returns advice for fields of Quartz (seconds first) or EventBridge (year last)."""
     reason = f"this is {program}'s form"
     if re.search(_OF_QUARTZ, " ".join(fields)):
         return f"{reason}; cron has neither W for the nearest weekday nor days before L"

@@ -11,7 +11,7 @@ __all__ = ["FollowUp", "FollowUps"]
 
 
 class FollowUp(NamedTuple):
-    """The message that follows a delivery, as it was given and as it is stored."""
+    """A follow-up message, as given and as stored."""
 
     message: Message
     outgoing: Outgoing
@@ -54,5 +54,5 @@ class FollowUps:
         self._acked.add(entry)
 
     def get(self, entry: str) -> FollowUp | None:
-        """What follows the delivery by an entry; None for nothing."""
+        """Returns the follow-up of the delivery by an entry, or None."""
         return self._by_entry.get(entry)

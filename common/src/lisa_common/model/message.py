@@ -1,4 +1,4 @@
-"""Messages as callers write them, and as they travel to the server."""
+"""Messages, as callers write them and as the server receives them."""
 
 import time
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 IfExists = Literal["replace"]
-"""What a send does where its id is alive, other than nothing."""
+"""The action of a send whose id is alive; by default it changes nothing."""
 
 
 class RepeatedDue(str):
@@ -65,12 +65,12 @@ class Outgoing(NamedTuple):
 
     @property
     def generated(self) -> bool:
-        """Whether Lisa made the id."""
+        """True if Lisa made the id."""
         return self.id.endswith(GENERATED_SUFFIX)
 
     @property
     def is_repeated(self) -> bool:
-        """Whether an earlier try of the send may have stored it."""
+        """True if an earlier try of the send may have stored it."""
         return isinstance(self.due, RepeatedDue)
 
 

@@ -73,7 +73,7 @@ class Schedule(BaseModel):
     until_ms: Moment | None = None
     """The last moment that may be a tick."""
     catchup: Literal["latest", "all", "none"] | None = None
-    """Which ticks are sent late, after no manager ran; None for all with `catchup_within_ms`, else for the latest."""
+    """The ticks to send late, after no manager ran; None means all with `catchup_within_ms`, else the latest."""
     catchup_window_ms: Annotated[int, Field(ge=_SECOND_MS, le=31 * _DAY_MS)] = _DAY_MS
     """How late a tick may be sent where all of them are; `catchup_within_ms` replaces it."""
     catchup_within_ms: Annotated[int | None, Field(ge=_SECOND_MS, le=31 * _DAY_MS)] = None
@@ -173,7 +173,7 @@ class Schedule(BaseModel):
 
     @property
     def catches_up(self) -> Literal["latest", "all", "none"]:
-        """Which ticks are sent late."""
+        """The ticks to send late."""
         return self.catchup or ("latest" if self.catchup_within_ms is None else "all")
 
     @property
@@ -200,7 +200,7 @@ class Schedule(BaseModel):
         )
 
     def has_rhythm_of(self, other: "Schedule") -> bool:
-        """Whether both tick at the same times."""
+        """True if both tick at the same times."""
         names = ("every_ms", "cron", "tz", "from_ms", "until_ms", "paused")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 

@@ -179,7 +179,7 @@ def ack(
 def follow(
     keys: ShardKeys, group: str, followed: Sequence[tuple[Entry, Outgoing]], policy: Policy, *, now_ms: Arg = ""
 ) -> Call[list[AckOutcome]]:
-    """Acks deliveries, each together with the message that follows it. Result: one outcome for each."""
+    """Acks deliveries, each together with its follow-up message. Returns one outcome for each."""
     call = script(
         "follow",
         keys,

@@ -20,7 +20,6 @@ __all__ = [
     "CancelOutcome",
     "CopyState",
     "Found",
-    "Outgoing",
     "RescheduleOutcome",
     "State",
     "UpdateOutcome",
@@ -39,7 +38,7 @@ SENDS = ("send", "replace")
 def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages; either all of them are replacements, or none.
 
-    Result: for each its due time in ms, negative where it replaced another message, 0 for a duplicate. Raises Resharded
+    Returns for each its due time in ms, negative if it replaced another message, 0 for a duplicate. Raises Resharded
     if the shard is closed.
     """
     name = "replace" if messages and type(messages[0]) is Replacement else "send"
@@ -81,7 +80,7 @@ def _repeated_due(due: Any, began: float) -> RepeatedDue:
 
 
 def close_shard(keys: ShardKeys, ids: Sequence[str], *, dues: Sequence[str] = (), now_ms: Arg = "") -> Call[list[bool]]:
-    """Closes a shard to new messages for good. Result: for each id whether the shard knows it.
+    """Closes a shard to new messages for good. Returns True for each id that the shard knows.
 
     With their `dues` it also knows messages of repeated sends that were cancelled or purged since the first try.
     """

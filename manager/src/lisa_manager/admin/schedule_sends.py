@@ -9,12 +9,12 @@ from typing import Final
 
 from lisa_common.errors import Described, InvalidInput, Refused, Resharded
 from lisa_common.model.localtime import iso_of
+from lisa_common.model.message import Outgoing
 from lisa_common.model.schedule import Schedule
 from lisa_common.model.sharding import by_shard
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import moment_ms
 from lisa_manager.admin.schedules import read_schedule

@@ -8,10 +8,11 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys, copy_of
+from lisa_common.model.message import Outgoing
 from lisa_common.model.sharding import by_shard
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow
-from lisa_common.protocol.producing import Outgoing, UpdateOutcome
+from lisa_common.protocol.producing import UpdateOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import check_id, check_name
 from lisa_producer.client import Producer
