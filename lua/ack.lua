@@ -71,7 +71,7 @@ if not are_pending then
     end
   end
 
-  local COMMANDS = 8
+  local COMMANDS = 9
   done = {}
   for i = 1, #acked do
     if not afford(work_on(acked[i], COMMANDS, 1)) then

@@ -50,11 +50,32 @@ local function give_to_others(of_group, id, due, stored, moment)
   return true, queues
 end
 
+-- Whether the group gets a message whose delivery is not pending once more by itself: its entry is still to be read; or
+-- that is gone, and the copy is in no other place, so the message became ready again.
+local function is_to_come(of_group, id, copy, entry)
+  if #redis.call('XRANGE', ready, entry, entry) > 0 then
+    for _, other in ipairs(all_groups()) do
+      if other.name == of_group then
+        return entry_after(entry, other.last)
+      end
+    end
+    return false
+  end
+  return not redis.call('ZSCORE', waiting, id)
+    and not redis.call('ZSCORE', retry, copy)
+    and not redis.call('ZSCORE', garbage, copy)
+    and not redis.call('ZSCORE', garbage, copy_of('', id))
+end
+
 -- Ends what stands for a delivery that the server has lost: the copy where it was before, or where it is ready again.
--- Returns false if a newer delivery has begun, or if other groups cannot get the message; and as `give_to_others`.
+-- Returns false if a newer delivery has begun or is sure to, or if other groups cannot get the message; and as
+-- `give_to_others`.
 local function end_lost(of_group, id, due, copy, entry, failure, stored, moment)
   if failure and failure.next ~= '-' then
     return withdraw(of_group, copy, failure) or failure.next == entry, false
+  end
+  if is_to_come(of_group, id, copy, entry) then
+    return false, false
   end
   local is_given, queues = give_to_others(of_group, id, due, stored, moment)
   if is_given then

@@ -355,6 +355,24 @@ def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Qu
     assert contents.ready_ids == []
 
 
+@pytest.mark.parametrize("groups", ["g", "gh"])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_ack_of_a_lost_promotion_is_stale_once_the_message_is_ready_again(
+    queue: Queue, groups: str, is_read: bool
+) -> None:
+    """The group gets it anew, so no ack may have been taken before (promise 4)."""
+    delivery = _lost_promotion(queue, *groups)
+    queue.advance(100)
+    queue.promote()
+    again = queue.read("g") if is_read else []
+    assert queue.ack(delivery) == [STALE]
+    again = again or queue.read("g")
+    assert queue.ack(*again) == [ACKED]
+    for group in groups[1:]:
+        assert queue.ack(*queue.read(group)) == [ACKED]
+    assert queue.contents().left == ["finished"]
+
+
 def test_an_ack_of_a_lost_promotion_is_stale_where_no_entry_can_be_added(queue: Queue, client: redis.Redis) -> None:
     """Other groups could not get the message, so it stays where it is, for all of them."""
     delivery = _lost_promotion(queue, "g", "h")

@@ -78,11 +78,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What happens before the writes that are lost, meanwhile, and then to the deliveries in hand."""
+    """What happens before the writes that are lost, meanwhile, after them, and then to the deliveries in hand."""
 
     groups: int
     kept: list[tuple[str, int]]
     lost: list[tuple[str, int]]
+    again: list[tuple[str, int]]
     settled: list[str]
     limits: dict[str, Any]
 
@@ -92,6 +93,7 @@ CASES = st.builds(
     st.integers(1, len(GROUPS)),
     STEPS,
     STEPS,
+    st.lists(st.tuples(st.sampled_from(("promote", "read", "replay", "advance")), st.integers(0, 5)), max_size=4),
     st.lists(st.sampled_from(("ack", "nack")), max_size=30),
     st.sampled_from(LIMITS),
 )
@@ -127,9 +129,19 @@ def _check(run: Run, case: Case) -> None:
         run.step(name, choice % len(groups))
     # Acks that the server has lost with the rest count only if they are heard again.
     run.queue.restore(dumps)
-    run.acked = acked
-    for name, (group, delivery) in zip(case.settled, run.held, strict=False):
+    run.acked = set()
+    before_again = len(run.held)
+    for name, choice in case.again:
+        run.step(name, choice % len(groups))
+    newer = run.held[before_again:]
+    for name, (group, delivery) in zip(case.settled, run.held[:before_again], strict=False):
         run.settle(name, group, delivery)
+    # An entry that is read again is the same delivery, in two hands.
+    older = {(group, delivery.entry) for group, delivery in run.held[:before_again]}
+    newer = [(group, delivery) for group, delivery in newer if (group, delivery.entry) not in older]
+    newer += [(group, delivery) for group in groups for delivery in run.queue.read(group)]
+    assert not {(delivery.id, group) for group, delivery in newer} & run.acked, "a delivery after an ack"
+    run.acked |= acked
     assert most is None or run.in_flight() <= most, "the limits hold"
     contents = run.queue.contents()
     assert len(contents.records) <= case.limits.get("max_messages", math.inf)

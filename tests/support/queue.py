@@ -366,9 +366,15 @@ class Queue:
         return {key: dump for key, dump in zip(keys, dumps, strict=True) if dump is not None}
 
     def restore(self, dumps: dict[str, bytes]) -> None:
-        """Sets the topic back, as a server does that was killed and has lost its last writes."""
+        """Sets the topic back, as a server does that was killed and has lost its last writes.
+
+        Entries are named by the server's clock. As no server starts again within a millisecond, this takes one too.
+        """
+        killed_ms = self.connection.call(consuming.server_time())
         self.connection.execute([command("DEL", *self.keys.all())])
         self.connection.execute([command("RESTORE", key, 0, dump) for key, dump in dumps.items()])
+        while self.connection.call(consuming.server_time()) <= killed_ms:
+            pass
 
     def contents(self) -> Contents:
         """Reads all keys, in one round trip and a second one for what is pending."""
