@@ -356,15 +356,15 @@ def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Qu
 
 
 @pytest.mark.parametrize("groups", ["g", "gh"])
-@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("state", ["ready", "delivered"])
 def test_an_ack_of_a_lost_promotion_is_stale_once_the_message_is_ready_again(
-    queue: Queue, groups: str, is_read: bool
+    queue: Queue, groups: str, state: str
 ) -> None:
     """The group gets it anew, so no ack may have been taken before (promise 4)."""
     delivery = _lost_promotion(queue, *groups)
     queue.advance(100)
     queue.promote()
-    again = queue.read("g") if is_read else []
+    again = queue.read("g") if state == "delivered" else []
     assert queue.ack(delivery) == [STALE]
     again = again or queue.read("g")
     assert queue.ack(*again) == [ACKED]
