@@ -106,15 +106,6 @@ async def _run(stage: Stage, prefix: str, count: int, delays_ms: tuple[int, int]
 
 @pytest.mark.slow
 async def test_a_hundred_topics(stage: Stage, topic: str) -> None:
-    """Each message once, and none early."""
-    client = await _run(stage, topic, 5, (500, 3_000), 90)
+    """Each message once, and none early. `make bench ONLY=camellia` sends a thousand to each topic."""
+    client = await _run(stage, topic, 20, (500, 5_000), 90)
     assert set(client.handled.values()) == {1}
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_a_hundred_topics_of_a_thousand_messages(stage: Stage, topic: str) -> None:
-    """As the sample of camellia: delays of 10 to 70 s. None is lost or early; a busy machine may deliver some again."""
-    client = await _run(stage, topic, 1_000, (10_000, 70_000), 500)
-    assert client.handled.total() < 1.01 * len(client.handled)

@@ -10,6 +10,7 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 from weakref import ref
 
@@ -79,17 +80,16 @@ class _Line:
 
     def _serve(self) -> None:
         """Wakes the callers whose turn it is. Ends the places that nobody holds any more."""
-        ahead = 0
-        for known in list(self._places):
+        # No more than these are looked at: thousands may stand in the line.
+        first = list(islice(self._places, self._limit))
+        for known in first:
             place = known()
             if place is None:
                 self._places.pop(known, None)
-                continue
-            if place.turn is not None:
+            elif place.turn is not None:
                 self._wake(place.turn)
-            ahead += 1
-            if ahead == self._limit:
-                return
+        if any(known() is None for known in first):
+            self._serve()
 
     def _wake(self, turn: Any) -> None:
         raise NotImplementedError
