@@ -106,6 +106,6 @@ async def _run(stage: Stage, prefix: str, count: int, delays_ms: tuple[int, int]
 
 @pytest.mark.slow
 async def test_a_hundred_topics(stage: Stage, topic: str) -> None:
-    """Each message once, and none early. `make bench ONLY=camellia` sends a thousand to each topic."""
+    """Each message once, and none early."""
     client = await _run(stage, topic, 20, (500, 5_000), 90)
     assert set(client.handled.values()) == {1}
