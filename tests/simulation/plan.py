@@ -160,11 +160,12 @@ def _cast(dice: random.Random) -> Cast:
 
 def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
     rate = dice.choice((0.8, 1.5, 3.0))
-    at_s, sent, asked = 0.0, list[tuple[float, str, str]](), set[tuple[str, str]]()
+    # Callers of one moment share a round trip.
+    callers = dice.choice(((1, 1, 1, 3), (1, 1, 1, 3), (1, 1, 4, 16)))
+    at_s, sent = 0.0, list[tuple[float, str, str]]()
     messages = _Messages(dice)
     while (at_s := at_s + dice.expovariate(rate)) < seconds:
-        # Bursts come from one moment: callers that share a round trip.
-        for _ in range(dice.choice((1, 1, 1, 3))):
+        for _ in range(dice.choice(callers)):
             what = dice.choices(list(_SENDS), list(_SENDS.values()))[0]
             topic = dice.choices(cast.topics, [LOADED[name] ** 0.5 for name in cast.topics])[0]
             facts: dict[str, Any] = {"by": dice.randrange(cast.producers), "topic": topic}
@@ -172,15 +173,13 @@ def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
                 facts["cancelled_after_s"] = dice.uniform(0, 0.006)
             recent = [(name, id) for since, name, id in sent[-60:] if since > at_s - _RESENT_S]
             if what in ("again", "cancel", "reschedule"):
-                known = [each for each in recent if what != "again" or each not in asked]
-                if not known:
+                if not recent:
                     continue
                 # Mostly a very recent one: it may be on its way, or its reply may be.
-                facts["topic"], facts["id"] = dice.choice(known[-4:] if dice.random() < 0.6 else known)
+                facts["topic"], facts["id"] = dice.choice(recent[-4:] if dice.random() < 0.6 else recent)
                 if what == "again":
                     facts |= messages.again()
                 else:
-                    asked.add((facts["topic"], facts["id"]))
                     facts["delay_ms"] = dice.randint(0, 3_000)
             elif what == "batch":
                 facts["messages"] = [messages.one(topic) for _ in range(dice.choice((2, 3, 12)))]

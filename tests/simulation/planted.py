@@ -39,6 +39,20 @@ _ALL = (
         "rows[i + 1], withdrawn[i] = due, false",
     ),
     Plant(
+        "redirected sends share calls with others",
+        "After a reshard, sends that were redirected share a call with first tries, and its script looks at the first one only.",
+        "producer/src/lisa_producer/single_send.py",
+        "repeatable, outgoing.is_repeated, type(outgoing))",
+        "repeatable, False, type(outgoing))",
+    ),
+    Plant(
+        "an ack of a lost delivery counts",
+        "A killed server lost a delivery, and made the message ready again; then the ack of the lost one is taken.",
+        "lua/include/judge.lua",
+        "  if is_to_come(of_group, id, copy, entry) then",
+        "  if false then",
+    ),
+    Plant(
         "an ack leaves no tombstone",
         "The id of an acked message is not remembered.",
         "lua/ack.lua",

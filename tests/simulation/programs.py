@@ -53,6 +53,8 @@ class Programs:
         """How often an id was sent."""
         self._open: Counter[tuple[str, str | None]] = Counter()
         """How many of these sends may still be on their way."""
+        self._changed: set[tuple[str, str | None]] = set()
+        """Ids that somebody asked to cancel or to reschedule."""
         self.ticks: list[tuple[str, str]] = []
         """The tick and the message id of each delivery of the schedule's topic."""
 
@@ -90,6 +92,9 @@ class Programs:
         if step.what in ("cancel", "reschedule") and self._tries[place] > 1 and self._open[place]:
             # Another send of the id may be carried out after this, and rightly makes another message.
             return
+        if step.what == "again" and place in self._changed:
+            # As above.
+            return
         match step.what:
             case "send" | "again":
                 message, sending = _message(facts)
@@ -108,9 +113,11 @@ class Programs:
                 if reports:
                     self._open.subtract(places)
             case "cancel":
+                self._changed.add(place)
                 with self._sends.asked("cancel", topic, facts["id"], 0) as outcomes:
                     outcomes.append(str(await producer.cancel(topic, facts["id"])))
             case "reschedule":
+                self._changed.add(place)
                 delay_ms = facts["delay_ms"]
                 with self._sends.asked("reschedule", topic, facts["id"], delay_ms) as outcomes:
                     outcomes.append(str(await producer.reschedule(topic, facts["id"], delay=delay_ms / 1000)))
