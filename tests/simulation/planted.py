@@ -40,7 +40,7 @@ _ALL = (
     ),
     Plant(
         "redirected sends share calls with others",
-        "After a reshard, sends that were redirected share a call with first tries, and its script looks at the first one only.",
+        "Sends that a reshard redirected share a call with first tries, and its script looks at the first one only.",
         "producer/src/lisa_producer/single_send.py",
         "repeatable, outgoing.is_repeated, type(outgoing))",
         "repeatable, False, type(outgoing))",
