@@ -87,6 +87,8 @@ class Core:
         self._unanswered = 0
         """Reads in a row whose replies were lost."""
         self._marks: Marks | None = None
+        self.own_policies: dict[str, Mapping[str, Any]] = {}
+        """Fields of policies that hold for this consumer in place of the topics', by topic."""
         self.codec = codec
         """Encodes the bodies of messages that follow deliveries, in place of JSON."""
         self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
@@ -230,7 +232,9 @@ class Core:
             self.ahead_ms = now_ms - time.time() * 1000
             follow_ups = FollowUps(layouts[keys.topic], self.codec) if self.may_follow else None
             triage = sort_entries(
-                *(keys, self.group, entries, records, now_ms), max_retries=policy.max_retries, follow_ups=follow_ups
+                *(keys, self.group, entries, records, now_ms),
+                max_retries=self.own_policies.get(keys.topic, {}).get("max_retries", policy.max_retries),
+                follow_ups=follow_ups,
             )
             count_deliveries(triage.deliveries, now_ms)
             if triage.deliveries:
@@ -305,6 +309,8 @@ class Core:
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
+            if own := self.own_policies.get(keys.topic):
+                policy = Policy.of({**policy.model_dump(exclude_unset=True), **own})
             return consuming.nack(keys, self.group, chosen, policy)
 
         results = yield from self._settle([delivery for delivery, _ in nacks], calls)

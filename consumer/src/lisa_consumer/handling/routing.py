@@ -12,6 +12,7 @@ from lisa_consumer.delivery.core import MAX_BATCH
 from lisa_consumer.handling.batches import BatchSize
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import Middleware, check_middleware
+from lisa_consumer.handling.retries import Retries
 from lisa_consumer.names import TopicPattern, is_pattern
 from lisa_consumer.settings import MAX_CONCURRENCY, ConsumerSettings
 
@@ -65,12 +66,13 @@ class Routing:
     def registration(
         self,
         topics: Sequence[str],
-        *,
-        concurrency: int | None,
-        timeout: Duration | None,
         body: Any,
         batch: int | None,
         within: Duration | None,
+        *,
+        concurrency: int | None,
+        timeout: Duration | None,
+        retries: Retries,
     ) -> Callable[[Any], Any]:
         """Returns a decorator that registers a handler for topics; see `Worker.on`. Both raise InvalidInput."""
         bound = MAX_CONCURRENCY if batch is None else 1
@@ -80,6 +82,7 @@ class Routing:
             timeout_s=None if timeout is None else duration_ms("timeout", timeout, low_ms=1) / 1000,
             body=None if body is None else BodyType(body, self._codec),
             batch=_batch_size(batch, within),
+            retries=retries,
         )
         if not topics:
             raise InvalidInput("topics", topics, "at least one name")

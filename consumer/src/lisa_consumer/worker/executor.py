@@ -16,8 +16,10 @@ from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.delivery.error_details import comes_of_cancellation, leaves
 from lisa_consumer.events import delivery_event
 from lisa_consumer.handling.batches import BatchFailed, OfBatch
-from lisa_consumer.handling.handler import Route, deciding_error, is_wish, outcome_of
+from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import check_has_run
+from lisa_consumer.handling.outcomes import outcome_of
+from lisa_consumer.handling.wishes import deciding_error, is_wish
 from lisa_consumer.names import HANDLER
 from lisa_consumer.worker.held import GIVE_BACK, HeldDelivery
 from lisa_consumer.worker.leases import Leases
@@ -194,7 +196,8 @@ class Executor:
             held.outcome = Nack(held.delivery.entry, "the handler was cancelled before it ended")
             held.result = "cancelled"
         else:
-            held.outcome = outcome = outcome_of(held.delivery, raised)
+            retries = self._routes[held.delivery.topic].retries
+            held.outcome = outcome = outcome_of(held.delivery, raised, retries)
             held.error = decides if raised is error and all(map(is_wish, leaves(raised))) else error
             held.result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
 

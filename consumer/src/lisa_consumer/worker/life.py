@@ -52,6 +52,8 @@ class Life:
         burst: bool,
     ) -> None:
         self.routes, self._stopping, self._health, self._drain_s = routes, stopping, health, settings.drain_s
+        self._core = core
+        core.own_policies = {topic: route.retries.policy_fields for topic, route in routes.items()}
         self.leases = Leases(renewing, core)
         self._windows, self._queue = Windows(routes, settings.prefetch), Queue(settings.concurrency, routes.values())
         self._marks = StartMarks(renewing, core, self._queue, self._windows)
@@ -83,6 +85,7 @@ class Life:
         await self.leases.learn([*self.routes, *(route.topic for route in routes)])
         for route in routes:
             self.routes[route.topic] = route
+            self._core.own_policies[route.topic] = route.retries.policy_fields
             self._queue.add(route)
             self._windows.add(route)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, Protocol, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
@@ -24,6 +24,7 @@ from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import BatchHandler, Handler, Route
 from lisa_consumer.handling.hooks import Hook, check_hook, surrounded
 from lisa_consumer.handling.middleware import Middleware
+from lisa_consumer.handling.retries import ErrorClasses, Exponential, Fixed, Retries
 from lisa_consumer.handling.routing import Routing
 from lisa_consumer.names import HANDLER
 from lisa_consumer.settings import ConsumerSettings, settings_of
@@ -48,6 +49,17 @@ D = TypeVar("D")
 
 _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle; or to give them back."""
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options of `Worker.on` that say nothing of the handler's argument."""
+
+    concurrency: int | None
+    timeout: Duration | None
+    max_retries: int | None
+    backoff: Exponential | Fixed | None
+    retry_on: ErrorClasses | None
+    reject_on: ErrorClasses | None
 
 
 class _Registers(Protocol[D]):
@@ -128,49 +140,39 @@ class Worker(DeclaresSchedules, Pausable):
         return self._core.name.removesuffix(MARKING)
 
     @overload
-    def on(
-        self,
-        *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
-        body: type[T],
-    ) -> _Registers[Delivery[T]]: ...
+    def on(self, *topics: str, body: type[T], **options: Unpack[HandlerOptions]) -> _Registers[Delivery[T]]: ...
+    @overload
+    def on(self, *topics: str, body: Any = None, **options: Unpack[HandlerOptions]) -> Callable[[H], H]: ...
     @overload
     def on(
         self,
         *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
-        body: Any = None,
-    ) -> Callable[[H], H]: ...
-    @overload
-    def on(
-        self,
-        *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
         body: type[T],
         batch: int,
         within: Duration | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> _Registers[list[Delivery[T]]]: ...
     @overload
     def on(
         self,
         *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
         body: Any = None,
         batch: int,
         within: Duration | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[B], B]: ...
     def on(
         self,
         *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
         body: Any = None,
         batch: int | None = None,
         within: Duration | None = None,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        max_retries: int | None = None,
+        backoff: Exponential | Fixed | None = None,
+        retry_on: ErrorClasses | None = None,
+        reject_on: ErrorClasses | None = None,
     ) -> Callable[[Any], Any]:
         """Registers a handler for topics; "*" in a topic stands for any text, and finds topics while the worker works.
 
@@ -183,11 +185,18 @@ class Worker(DeclaresSchedules, Pausable):
         1,000: those that came `within` so many seconds (0.2) of the first. All are acked when it returns, all nacked
         when it raises, unless that is `BatchFailed`; then `concurrency` counts its calls, 1 by default.
 
+        `max_retries` and `backoff`, an `Exponential` or a `Fixed`, hold in place of the topic's policy; limits of a
+        message hold before both. An error of a class in `reject_on` makes its message garbage at once. With `retry_on`,
+        so does any error but those. A class that is named in one of them wins over its base class in the other.
+
         Raises InvalidInput for values out of range, for a topic that has a handler already, and for a handler that
         cannot be called with a delivery.
         """
         return self._routing.registration(
-            topics, concurrency=concurrency, timeout=timeout, body=body, batch=batch, within=within
+            *(topics, body, batch, within),
+            concurrency=concurrency,
+            timeout=timeout,
+            retries=Retries.of(max_retries=max_retries, backoff=backoff, retry_on=retry_on, reject_on=reject_on),
         )
 
     def use(self, middleware: M) -> M:
