@@ -345,6 +345,14 @@ class Core:
 
         return (yield from self._settle(deliveries, calls, ends=False))
 
+    def find_aborted(self, deliveries: Sequence[Delivery]) -> Flow[list[bool]]:
+        """Whether an operator has aborted each of these deliveries."""
+
+        def calls(keys: ShardKeys, _: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
+            return consuming.find_aborted(keys, self.group, [delivery.entry for delivery in batch])
+
+        return (yield from self._settle(deliveries, calls, ends=False))
+
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The visibility timeouts of topics, in seconds."""
         layouts = yield from self.topics.resolve_each(topics)

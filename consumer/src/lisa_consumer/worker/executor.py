@@ -189,8 +189,9 @@ class Executor:
         """Notes what an exception of a handler means for its delivery."""
         raised = error.cause if isinstance(error, OfBatch) else error
         decides = deciding_error(raised)
-        if self._is_cancelling and comes_of_cancellation(raised) and not is_wish(decides):
-            held.outcome, held.result = GIVE_BACK, "cancelled"
+        if (self._is_cancelling or held.is_cut) and comes_of_cancellation(raised) and not is_wish(decides):
+            # Of an aborted one the server takes nothing back.
+            held.outcome, held.result = GIVE_BACK, "aborted" if held.is_aborted else "cancelled"
         elif isinstance(decides, asyncio.CancelledError):
             # The handler cancelled itself. That says all; elsewhere a traceback may help.
             held.outcome = Nack(held.delivery.entry, "the handler was cancelled before it ended")
@@ -204,8 +205,9 @@ class Executor:
     def _skip(self, skipped: Sequence[HeldDelivery]) -> None:
         """Gives back deliveries whose handlers cannot begin."""
         for held in skipped:
-            text = "skipped %s: its lease ran out before its handler could begin"
-            logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
+            why = "it was aborted" if held.is_aborted else "its lease ran out"
+            text = "skipped %s: %s before its handler could begin"
+            logger.warning(text, held.delivery, why, extra=delivery_event("delivery_skipped", held.delivery))
             held.give_back()
         self._settler.put(skipped)
 
@@ -257,17 +259,34 @@ class Executor:
             self._queue.free(held.delivery.topic)
             self.give_back_each(held.call)
 
+    def abort(self, aborted: Sequence[HeldDelivery]) -> None:
+        """Cancels the calls of deliveries that an operator has aborted; those that have not begun will not begin."""
+        for held in aborted:
+            held.is_aborted = True
+            if held.is_unbegun:
+                self._leases.drop([held])
+        for first, task in self.running.items():
+            if task and any(each.is_aborted and not each.is_cut for each in first.call):
+                for each in first.call:
+                    each.is_cut = True
+                task.cancel()
+
     async def cancel(self) -> None:
         """Gives back what waits, and cancels what runs. A handler that ignores that is left behind."""
         self._is_cancelling = True
         self.give_back()
-        running = {each for held in self.running for each in held.call}
+        running = {*self.called}
         self.give_back_each([held for held in self._leases.held if held.is_unbegun and held not in running])
         if tasks := self.tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_CANCEL_S)
         self.give_back_cancelled()
+
+    @property
+    def called(self) -> list[HeldDelivery]:
+        """The deliveries of the calls that have not ended."""
+        return [each for first in self.running for each in first.call]
 
     @property
     def tasks(self) -> list["asyncio.Task[None]"]:

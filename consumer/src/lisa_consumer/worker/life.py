@@ -14,6 +14,7 @@ from lisa_common.observing.health import Health
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.worker.aborts import Aborts
 from lisa_consumer.worker.executor import Executor
 from lisa_consumer.worker.fetcher import Fetcher
 from lisa_consumer.worker.leases import Leases
@@ -67,6 +68,7 @@ class Life:
             spans=HandlerSpans(core, settings.spans_per_s),
             threads=threads,
         )
+        self._aborts = Aborts(renewing, core, self.leases, self._executor)
         self._fetcher = Fetcher(
             *(connection, core, self._queue, self._executor),
             routes=routes,
@@ -120,9 +122,8 @@ class Life:
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
         self._health.check("handlers", self._stalls.find_problem)
-        settling, keeping, pulse = map(
-            asyncio.create_task, (self._settler.run(), self.leases.run(self.routes), self._health.run(self._flush))
-        )
+        services = self._settler.run(), self.leases.run(self.routes), self._aborts.run(), self._health.run(self._flush)
+        settling, keeping, *aside = map(asyncio.create_task, services)
         executor = self._executor
         loops = self._fetcher.run(), executor.run(), executor.run_marked(), self._watch(), self._stopping.wait()
         fetching, *others = map(asyncio.create_task, loops)
@@ -140,7 +141,7 @@ class Life:
             self._settler.close()
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
             await asyncio.wait((settling,), timeout=self._drain_s + 1)
-            await cancel_all(settling, keeping, pulse)
+            await cancel_all(settling, keeping, *aside)
             self._flush()
 
     async def _watch(self) -> None:

@@ -249,14 +249,20 @@ class Settler:
 
 def _log_release(held: HeldDelivery, shut_ms: int) -> None:
     delivery, error = held.delivery, held.error
-    if held.result == "cancelled":
-        text = "gave %s back, as its handler was cancelled at the end of the drain"
-        logger.warning(text, delivery, extra=delivery_event("handler_cancelled", delivery))
+    if held.result in _CUT_SHORT:
+        logger.warning(_CUT_SHORT[held.result], delivery, extra=delivery_event(f"handler_{held.result}", delivery))
         return
     text = "" if error is None else safe_text(error)
     fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms, error=text)
     # A pause of one worker may be asked for every second, of many deliveries: its handler knows what to say.
     logger.log(logging.WARNING if shut_ms else logging.DEBUG, "gave %s back: %s", delivery, text, extra=fields)
+
+
+_CUT_SHORT = {
+    "cancelled": "gave %s back, as its handler was cancelled",
+    "aborted": "cancelled the handler of %s, as an operator has aborted it",
+}
+"""Why the worker ended a handler."""
 
 
 _NOT_SENT = {
