@@ -21,6 +21,7 @@ from lisa_consumer.delivery.async_settler import AsyncSettler, Held
 from lisa_consumer.delivery.client import Consumer
 from lisa_consumer.handling.batches import BatchFailed
 from lisa_consumer.handling.middleware import Middleware
+from lisa_consumer.handling.processes import ProcessDied
 from lisa_consumer.handling.retries import Exponential, Fixed
 from lisa_consumer.handling.wishes import RateLimited, Reject, Retry, Snooze
 from lisa_consumer.lending.lender import AsyncLender
@@ -51,6 +52,7 @@ __all__ = [
     "NackOutcome",
     "Note",
     "OutcomeUnknown",
+    "ProcessDied",
     "RateLimited",
     "Refused",
     "Reject",

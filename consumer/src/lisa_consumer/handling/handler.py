@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import pickle
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from lisa_consumer.handling.middleware import (
     wrap,
     wrap_async,
 )
+from lisa_consumer.handling.processes import Processes, check_importable
 from lisa_consumer.handling.retries import NO_RETRIES, Retries
 from lisa_consumer.handling.wishes import Reject
 
@@ -44,7 +46,10 @@ class Route:
     body: BodyType[Any] | None = None
     batch: BatchSize | None = None
     retries: Retries = NO_RETRIES
+    runs_in_process: bool = False
     middleware: tuple[Middleware, ...] = ()
+    processes: Processes | None = None
+    """Where a prepared route runs in a process: the worker's processes."""
     _is_async: bool = field(init=False)
     coroutine: Callable[[Delivery], Awaitable[object]] | None = field(init=False)
     """The handler, if a call takes no more than to await it."""
@@ -54,23 +59,37 @@ class Route:
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):
             raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
+        if self.runs_in_process:
+            check_importable(self.handler)
         object.__setattr__(self, "_is_async", is_async(self.handler))
         is_plain = self._is_async and not (self.middleware or self.timeout_s or self.body)
         object.__setattr__(self, "coroutine", self.handler if is_plain else None)
 
-    def prepared(self, *, most: int, middleware: Sequence[Middleware]) -> "Route":
+    def prepared(self, *, most: int, middleware: Sequence[Middleware], processes: Processes) -> "Route":
         """The route as a worker serves it: with its middleware, and at most so many calls at once.
 
         Raises InvalidInput for middleware that cannot surround the handler.
         """
-        handler = self.handler
+        handler, concurrency = self.handler, min(self.concurrency, most)
+        if self.runs_in_process:
+            # When it was registered, its module did not have it yet.
+            try:
+                pickle.dumps(handler)
+            except (AttributeError, pickle.PicklingError):
+                raise InvalidInput("handler", handler, "what its module has by its name, for a process") from None
+            return replace(self, concurrency=concurrency, middleware=tuple(middleware), processes=processes)
         if not self._is_async:
             handler = wrap(handler, middleware)
         elif plain := next((each for each in middleware if not is_async(each)), None):
             expected = f"a coroutine function, like the handler of topic {self.topic!r}"
             raise InvalidInput("middleware", plain, expected)
         around = tuple(filter(is_async, middleware))
-        return replace(self, handler=handler, concurrency=min(self.concurrency, most), middleware=around)
+        return replace(self, handler=handler, concurrency=concurrency, middleware=around)
+
+    @property
+    def leased_s(self) -> float | None:
+        """How long the lease is renewed while the handler runs; None without end, as also where it can be killed."""
+        return None if self.runs_in_process else self.timeout_s
 
     @property
     def slots(self) -> int:
@@ -89,25 +108,31 @@ class Route:
     async def call(self, given: Delivery | list[Delivery], threads: Executor) -> None:
         """Runs the handler until it ends: a coroutine in the event loop, a plain function in a thread.
 
-        `given` is decoded. Raises the handler's errors, and TimeoutError when a coroutine takes longer than the route
-        allows. A cancelled call still waits for its thread, which cannot be stopped.
+        `given` is decoded. Raises the handler's errors, and TimeoutError when a coroutine, or a process, takes longer
+        than the route allows. A cancelled call kills its process, but waits for its thread, which cannot be stopped.
         """
         if self.middleware:
             result: object = wrap_async(lambda passed: self._handle(passed, threads), self.middleware)(given)
         elif self._is_async:
             result = self.handler(given)
         else:
-            result = await run_in_thread(self.handler, given, threads)
+            result = await self._run_plain(given, threads)
         if inspect.isawaitable(result):
-            result = await (result if self.timeout_s is None else _within(self.timeout_s, result))
+            result = await (result if self.leased_s is None else _within(self.leased_s, result))
         check_has_run(result, awaited=True)
 
     async def _handle(self, given: Delivery | list[Delivery], threads: Executor) -> object:
         """The innermost call, within middleware. Result: that of the handler."""
-        result = self.handler(given) if self._is_async else await run_in_thread(self.handler, given, threads)
+        result = self.handler(given) if self._is_async else await self._run_plain(given, threads)
         if inspect.isawaitable(result):
             result = await result
         return check_has_run(result, awaited=True)
+
+    async def _run_plain(self, given: Delivery | list[Delivery], threads: Executor) -> object:
+        if self.processes is None:
+            return await run_in_thread(self.handler, given, threads)
+        call = self.processes.call(self.handler, self.timeout_s)
+        return await run_in_thread(wrap(call.run, self.middleware), given, threads, call.kill)
 
 
 async def _within(timeout_s: float, result: Awaitable[object]) -> object:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, Duration, check_int, duration_ms
+from lisa_consumer.handling.processes import ProcessDied
 from lisa_consumer.handling.wishes import WISHES
 
 __all__ = ["NO_RETRIES", "ErrorClasses", "Exponential", "Fixed", "Retries"]
@@ -69,11 +70,14 @@ class Retries:
         return cls(fields, retried, rejected)
 
     def rejects(self, error: BaseException) -> bool:
-        """Whether an error makes its message garbage at once. Of its classes, the nearest that is named decides."""
+        """Whether an error makes its message garbage at once. Of its classes, the nearest that is named decides.
+
+        A process that died says nothing of the message: `retry_on` does not mean it.
+        """
         for each in type(error).__mro__:
             if each in self.retry_on or each in self.reject_on:
                 return each in self.reject_on
-        return bool(self.retry_on)
+        return bool(self.retry_on) and not isinstance(error, ProcessDied)
 
 
 NO_RETRIES = Retries({})

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 import signal
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
@@ -24,8 +25,9 @@ from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import BatchHandler, Handler, Route
 from lisa_consumer.handling.hooks import Hook, check_hook, surrounded
 from lisa_consumer.handling.middleware import Middleware
+from lisa_consumer.handling.processes import Processes
 from lisa_consumer.handling.retries import ErrorClasses, Exponential, Fixed, Retries
-from lisa_consumer.handling.routing import Routing
+from lisa_consumer.handling.routing import PatternRoute, Routing
 from lisa_consumer.names import HANDLER
 from lisa_consumer.settings import ConsumerSettings, settings_of
 from lisa_consumer.worker.discovery import Discovery
@@ -56,6 +58,7 @@ class HandlerOptions(TypedDict, total=False):
 
     concurrency: int | None
     timeout: Duration | None
+    run_in: Literal["process"] | None
     max_retries: int | None
     backoff: Exponential | Fixed | None
     retry_on: ErrorClasses | None
@@ -169,6 +172,7 @@ class Worker(DeclaresSchedules, Pausable):
         within: Duration | None = None,
         concurrency: int | None = None,
         timeout: Duration | None = None,
+        run_in: Literal["process"] | None = None,
         max_retries: int | None = None,
         backoff: Exponential | Fixed | None = None,
         retry_on: ErrorClasses | None = None,
@@ -178,7 +182,9 @@ class Worker(DeclaresSchedules, Pausable):
 
         At most `concurrency` messages of each topic are handled at once, and no more than the worker handles at all.
         After `timeout`, in seconds or as a timedelta, a coroutine is cancelled and its message nacked, and the lease of
-        a plain function is no longer renewed.
+        a plain function is no longer renewed. With `run_in="process"`, a plain function runs in a process of a pool,
+        which is killed after `timeout`, at the end of a drain, and by an abort; then `concurrency` is the number of
+        processors by default. The process gets deliveries by pickle, and imports the function by its name.
 
         With `body`, a type, the handler finds the decoded body in `delivery.value`; a message whose body does not fit
         becomes garbage. With `batch`, the handler gets a list of up to so many deliveries of one topic, from 1 to
@@ -196,6 +202,7 @@ class Worker(DeclaresSchedules, Pausable):
             *(topics, body, batch, within),
             concurrency=concurrency,
             timeout=timeout,
+            run_in=run_in,
             retries=Retries.of(max_retries=max_retries, backoff=backoff, retry_on=retry_on, reject_on=reject_on),
         )
 
@@ -301,17 +308,24 @@ class Worker(DeclaresSchedules, Pausable):
                 self.name,
                 extra=event("worker_stopped_before", consumer=self.name),
             )
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # It would read messages, in place of handling that of its parent.
+            raise LisaError('a module that runs a worker needs `if __name__ == "__main__":`, as processes import it')
         self._is_serving = True
+        processes = Processes(most_messages=self.settings.process_messages, most_bytes=self.settings.process_bytes)
         try:
-            settings, routes = self._routing.prepared(self.settings)
+            settings, routes = self._routing.prepared(self.settings, processes)
             async with surrounded(self._on_start, self._on_stop):
-                await self._serve(settings, routes, burst=burst)
+                await self._serve(settings, routes, self._routing.prepared_patterns(settings, processes), burst=burst)
         finally:
+            processes.close()
             self._is_serving = False
             # A new one, as an event belongs to the loop that has waited for it.
             self._stopping = asyncio.Event()
 
-    async def _serve(self, settings: ConsumerSettings, routes: dict[str, Route], *, burst: bool) -> None:
+    async def _serve(
+        self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
+    ) -> None:
         threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
@@ -326,7 +340,6 @@ class Worker(DeclaresSchedules, Pausable):
                 health=self.health,
                 burst=burst,
             )
-            patterns = self._routing.prepared_patterns(settings)
             discovery = Discovery(renewing, settings.prefix, patterns, life)
             names = [*routes, *(each.pattern.text for each in patterns)]
             logger.info(
