@@ -1,9 +1,12 @@
 """Handlers in processes: killed at their limit, replaced, and dead without harm to others."""
 
+import asyncio
 import functools
+import inspect
 import os
+import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from lisa_consumer import Delivery, InvalidInput, ProcessDied, Worker
 from lisa_manager import AbortOutcome, AsyncAdmin
 from lisa_producer import AsyncProducer, Found, State
 from support import process_handlers
+from support.processes import Programs
+from support.programs import process_worker
 from support.running import new_worker, working
 from support.waiting import wait_until_async
 
@@ -33,7 +38,7 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def send(sender: AsyncProducer, journal: Path) -> Send:
-    """Messages that say what to do, as in `await send("a", "hang")`."""
+    """Sends messages that say what to do, by their id and a deed."""
 
     async def send(id: str, do: str) -> None:
         await sender.send("orders", {"do": do, "journal": str(journal)}, id=id)
@@ -260,6 +265,66 @@ async def test_middleware_surrounds_it_in_the_worker(worker: Worker, sender: Asy
     await worker.serve(burst=True)
     assert seen == ["the process of the handler ended by itself, with exit code 3", "outer"]
     assert (await _found(sender))[0].state is State.FINISHED
+
+
+@pytest.fixture
+def programs(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Programs]:
+    """Programs on the server of the run."""
+    started = Programs(redis_url, prefix, tmp_path)
+    yield started
+    started.kill()
+
+
+async def _pid_of(journal: Path, id: str) -> int:
+    """The process that handles a message, once it does."""
+    lines = await wait_until_async(lambda: [line for line in _begun(journal) if line[1] == id], 30)
+    return int(lines[-1][0])
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "1")])
+async def test_a_signal_to_all_processes_drains_the_worker(
+    *, programs: Programs, sender: AsyncProducer, send: Send, journal: Path, options: tuple[str, ...]
+) -> None:
+    """As a service manager and a terminal send it: what a process handles then ends well."""
+    worker = programs.worker(*options, target="support.programs.process_worker:worker")
+    await send("a", "pause")
+    child = await _pid_of(journal, "a")
+    os.kill(child, signal.SIGINT)
+    os.kill(child, signal.SIGTERM)
+    assert await asyncio.to_thread(worker.stop) == 0
+    assert (await _found(sender))[0].state is State.FINISHED
+    assert not _is_alive(child)
+
+
+@pytest.mark.parametrize("do", ["hang", ""])
+async def test_processes_end_when_their_worker_is_killed(
+    *, programs: Programs, send: Send, journal: Path, do: str
+) -> None:
+    """Also one that is busy: another worker gets its message."""
+    worker = programs.worker(target="support.programs.process_worker:worker")
+    await send("a", do)
+    child = await _pid_of(journal, "a")
+    worker.kill()
+    await wait_until_async(lambda: not _is_alive(child))
+
+
+async def test_the_module_of_a_program_needs_a_guard(
+    *, programs: Programs, sender: AsyncProducer, send: Send, tmp_path: Path, journal: Path
+) -> None:
+    """With it, its handlers run in processes; without it, the error says so, and no second worker reads."""
+    text = inspect.getsource(process_worker).partition("if __name__")[0]
+    for name, end in (("good", 'if __name__ == "__main__":\n    worker.run()\n'), ("bad", "worker.run()\n")):
+        program = tmp_path / f"{name}.py"
+        program.write_text(text + end)
+        started = programs.start("python", str(program), environment={"PYTHONPATH": "."})
+        await send(name, "")
+        if name == "good":
+            await _pid_of(journal, name)
+        else:
+            await asyncio.to_thread(started.wait_for, "ended by itself, with exit code 1")
+            assert 'needs `if __name__ == "__main__":`' in started.log
+        await asyncio.to_thread(started.stop)
+    assert (await _found(sender, "bad"))[0].state is State.RETRY
 
 
 async def _coroutine(_: Delivery) -> None: ...

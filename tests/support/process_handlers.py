@@ -48,6 +48,8 @@ def _do(what: dict[str, Any], delivery: Delivery) -> object:  # noqa: C901, PLR0
         case "hang":
             # In C, where nothing but a signal ends it.
             time.sleep(600)
+        case "pause":
+            time.sleep(1.5)
         case "hang with another":
             subprocess.run(["sh", "-c", f"echo $$ > {what['journal']}.other; sleep 600"], check=False)
         case "crash":
