@@ -149,12 +149,14 @@ async def test_a_reshard_changes_nothing(producer: Any, commands: Commands, admi
     assert {(each.state, each.record.body) for each in found} == {(State.WAITING, b"new")}
 
 
-async def test_a_plain_send_beside_a_replacement_is_a_duplicate(sender: AsyncProducer, commands: Commands) -> None:
-    """Also where a former shard has the id."""
+async def test_a_plain_send_beside_a_replacement_is_a_duplicate(
+    producers: Callable[..., Any], sender: AsyncProducer, commands: Commands
+) -> None:
+    """Also where a former shard has the id, and the producer knows of the reshard."""
     await sender.send("orders", "old", id="a", delay=600)
     assert commands.manager("topic", "reshard", "orders", "--shards", "3").code == 0
     plain, replacing = Message(body="x", id="a"), Message(body="new", id="a", delay=900, if_exists="replace")
-    report = await sender.send_many("orders", [plain, replacing])
+    report = await producers().send_many("orders", [plain, replacing])
     assert [result.outcome for result in report.results] == [DUPLICATE, REPLACED]
 
 
