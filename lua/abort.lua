@@ -4,22 +4,21 @@
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
 -- KEYS[3] owed       hash    message id -> groups
--- KEYS[4] expiring   zset    message id -> expiry ms
--- KEYS[5] finished   zset    message id -> forget at, ms
--- KEYS[6] failures   hash    copy -> failure
--- KEYS[7] retry      zset    copy -> due ms
--- KEYS[8] garbage    zset    copy -> died at, ms
--- KEYS[9] door       hash    limits of the topic, and what they have let pass
--- KEYS[10] waiting   zset    message id -> due ms
--- KEYS[11] busy      hash    message id -> key whose slot it holds
--- KEYS[12] slots     zset    key and id of each message that holds a slot
--- KEYS[13] parked    zset    what waits for a slot, by key and due time
+-- KEYS[4] finished   zset    message id -> forget at, ms
+-- KEYS[5] failures   hash    copy -> failure
+-- KEYS[6] retry      zset    copy -> due ms
+-- KEYS[7] garbage    zset    copy -> died at, ms
+-- KEYS[8] door       hash    limits of the topic, and what they have let pass
+-- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] busy      hash    message id -> key whose slot it holds
+-- KEYS[11] slots     zset    key and id of each message that holds a slot
+-- KEYS[12] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4] id         text    the message
 -- returns  "aborted", or why nothing has changed: "idle" (no consumer has it), "cancelled", "garbage", "finished" or "unknown"
---@include bury, clock, failure, finished, held, lease, places, record, wake_unparked
+--@include bury, clock, finished, held, lease, places, record, wake_unparked
 local now = clock(now_ms)
 
 local function abort(place, due)

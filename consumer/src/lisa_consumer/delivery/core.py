@@ -228,13 +228,11 @@ class Core:
         calls: list[tuple[Call[Any], Callable[[Any], None]]] = []
         skipped = False
         for keys, entries, records, now_ms in fetched:
-            policy = layouts[keys.topic].policy
+            policy = self._own_policy(keys.topic, layouts[keys.topic].policy)
             self.ahead_ms = now_ms - time.time() * 1000
             follow_ups = FollowUps(layouts[keys.topic], self.codec) if self.may_follow else None
             triage = sort_entries(
-                *(keys, self.group, entries, records, now_ms),
-                max_retries=self.own_policies.get(keys.topic, {}).get("max_retries", policy.max_retries),
-                follow_ups=follow_ups,
+                *(keys, self.group, entries, records, now_ms), max_retries=policy.max_retries, follow_ups=follow_ups
             )
             count_deliveries(triage.deliveries, now_ms)
             if triage.deliveries:
@@ -309,13 +307,15 @@ class Core:
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
-            if own := self.own_policies.get(keys.topic):
-                policy = Policy.of({**policy.model_dump(exclude_unset=True), **own})
-            return consuming.nack(keys, self.group, chosen, policy)
+            return consuming.nack(keys, self.group, chosen, self._own_policy(keys.topic, policy))
 
         results = yield from self._settle([delivery for delivery, _ in nacks], calls)
         count_nacks(results)
         return results
+
+    def _own_policy(self, topic: str, policy: Policy) -> Policy:
+        own = self.own_policies.get(topic)
+        return Policy.of({**policy.model_dump(exclude_unset=True), **own}) if own else policy
 
     def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
         """Releases deliveries without spending an attempt. Result: how many.

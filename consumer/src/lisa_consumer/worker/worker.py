@@ -195,8 +195,7 @@ class Worker(DeclaresSchedules, Pausable):
         message hold before both. An error of a class in `reject_on` makes its message garbage at once. With `retry_on`,
         so does any error but those. A class that is named in one of them wins over its base class in the other.
 
-        Raises InvalidInput for values out of range, for a topic that has a handler already, and for a handler that
-        cannot be called with a delivery.
+        Raises InvalidInput for values out of range, a topic that has a handler, and a handler that takes no delivery.
         """
         return self._routing.registration(
             *(topics, body, batch, within),
