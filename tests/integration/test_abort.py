@@ -13,7 +13,7 @@ from lisa_manager import AbortOutcome, AsyncAdmin
 from lisa_producer import AsyncProducer, State
 from support.commands import Commands, Ran
 from support.running import new_worker, working
-from support.waiting import wait_until_async
+from support.waiting import idle_async, wait_until_async
 
 
 @pytest.fixture
@@ -117,8 +117,11 @@ async def test_the_others_of_a_batch_are_given_back(worker: Worker, sender: Asyn
     assert found.state is State.GARBAGE
 
 
-async def test_a_thread_runs_on_and_its_end_counts(worker: Worker, sender: AsyncProducer, admin: AsyncAdmin) -> None:
-    """No thread can be stopped: if the handler ends well after all, the message is done."""
+@pytest.mark.parametrize("heard", [False, True])
+async def test_a_thread_runs_on_and_its_end_does_not_count(
+    *, worker: Worker, sender: AsyncProducer, admin: AsyncAdmin, caplog: pytest.LogCaptureFixture, heard: bool
+) -> None:
+    """No thread can be stopped; the message stays aborted, whether the worker has heard of that or not."""
     begun, gate = threading.Event(), threading.Event()
 
     @worker.on("orders")
@@ -130,23 +133,52 @@ async def test_a_thread_runs_on_and_its_end_counts(worker: Worker, sender: Async
         await sender.send("orders", b"x", id="a")
         await asyncio.to_thread(begun.wait)
         assert await admin.abort("orders", "a") is AbortOutcome.ABORTED
+        if heard:
+            # Its lease is asked for as often.
+            await idle_async(2.2)
         gate.set()
+    assert ("aborted it" in caplog.text) == heard
     found = await sender.find("orders", "a")
     assert found
-    assert found.state is State.FINISHED
+    assert found.state is State.GARBAGE
+
+
+async def test_a_coroutine_that_swallows_its_cancellation_is_aborted(
+    worker: Worker, sender: AsyncProducer, admin: AsyncAdmin
+) -> None:
+    """It may tidy up and return; what it would have sent is not sent."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            delivery.then(b"next", delay=60)
+            ended.set()
+
+    async with working(worker):
+        await sender.send("orders", b"x", id="a")
+        await begun.wait()
+        assert await admin.abort("orders", "a") is AbortOutcome.ABORTED
+        await ended.wait()
+    found = await sender.find("orders", "a")
+    assert found
+    assert found.state is State.GARBAGE
 
 
 async def test_a_plain_consumer_learns_by_its_ack(
     sender: AsyncProducer, admin: AsyncAdmin, reading: Callable[..., AsyncConsumer]
 ) -> None:
-    """Its lease is lost, a nack is stale, and an ack is late."""
+    """Its lease is lost, and its nack and ack are stale."""
     consumer = reading("orders")
     await sender.send("orders", b"x", id="a")
     [delivery] = await consumer.read(wait=5)
     assert await admin.abort("orders", "a") is AbortOutcome.ABORTED
     assert await consumer.extend(delivery) == [False]
     assert await consumer.nack(delivery) == ["stale"]
-    assert await consumer.ack(delivery) == ["late"]
+    assert await consumer.ack(delivery) == ["stale"]
 
 
 async def test_where_nothing_runs_the_outcome_says_so(sender: AsyncProducer, admin: AsyncAdmin) -> None:

@@ -190,8 +190,7 @@ class Executor:
         raised = error.cause if isinstance(error, OfBatch) else error
         decides = deciding_error(raised)
         if (self._is_cancelling or held.is_cut) and comes_of_cancellation(raised) and not is_wish(decides):
-            # Of an aborted one the server takes nothing back.
-            held.outcome, held.result = GIVE_BACK, "aborted" if held.is_aborted else "cancelled"
+            held.outcome, held.result = GIVE_BACK, "cancelled"
         elif isinstance(decides, asyncio.CancelledError):
             # The handler cancelled itself. That says all; elsewhere a traceback may help.
             held.outcome = Nack(held.delivery.entry, "the handler was cancelled before it ended")
@@ -215,6 +214,10 @@ class Executor:
         """Hands on the handled deliveries of a call that has ended, and frees its slot."""
         del self.running[held]
         topic = held.delivery.topic
+        for each in handled:
+            if each.is_aborted:
+                # However it has ended: the server has settled it, and takes nothing back.
+                each.outcome, each.result, each.error = GIVE_BACK, "aborted", None
         limits = [each.outcome for each in handled if each.result == "limited"]
         self._settler.put(handled, at_once=bool(limits))
         for limit in limits:

@@ -260,9 +260,9 @@ def _log_release(held: HeldDelivery, shut_ms: int) -> None:
 
 _CUT_SHORT = {
     "cancelled": "gave %s back, as its handler was cancelled",
-    "aborted": "cancelled the handler of %s, as an operator has aborted it",
+    "aborted": "the handler of %s has ended, as an operator has aborted it",
 }
-"""Why the worker ended a handler."""
+"""What a handler was whose end counts for nothing."""
 
 
 _NOT_SENT = {
@@ -291,7 +291,7 @@ def _judge_acks(handled: list[HeldDelivery], outcomes: list[AckOutcome], *, agai
 
 
 _ODD_ACKS = {
-    AckOutcome.STALE: "ack of %s was stale: its lease had run out, and a newer delivery exists",
+    AckOutcome.STALE: "ack of %s was stale: its lease had run out and a newer delivery exists, or it was aborted",
     AckOutcome.LATE: "ack of %s was late: its lease had run out; its retry is withdrawn",
     AckOutcome.DUPLICATE: "acked %s, but did not send the message that follows: its id is known",
     AckOutcome.CANCELLED: "acked %s, but did not send the message that follows: it was cancelled meanwhile",

@@ -132,8 +132,8 @@ class Admin(ObservingAdmin, Closing):
         """Ends the deliveries of a message in all groups: it becomes garbage with reason `aborted`, and is not retried.
 
         A worker notices within two seconds: it cancels a coroutine and kills a process of `run_in`, and begins nothing
-        of it. A plain function in a thread cannot be stopped; if it ends well after all, the message is done. Raises
-        UnknownTopic; OutcomeUnknown where a reply was lost.
+        of it. A plain function in a thread cannot be stopped, but its end does not count. Raises UnknownTopic;
+        OutcomeUnknown where a reply was lost.
         """
         return self._run(by_id.abort(self._prefix, topic, id))
 
