@@ -1,7 +1,7 @@
 -- Decides what happens after a delivery that was not acked. The attempt counts. If attempts are left, the copy goes to
 -- the retry set. If none is left, or with `final`, it goes to garbage. If it has expired, the policy decides.
 -- Needs the keys: messages, owed, expiring, finished, failures, retry, garbage, busy, slots, parked, waiting, door.
---@include failure, forget, free_dead, owes, record
+--@include bury, failure, forget, owes, record
 
 -- Extra deliveries for a message that was abandoned each time while others ran beside it.
 local SPARE = 3
@@ -16,14 +16,6 @@ local function backoff(policy, attempt)
   -- equal.
   delay = math.min(delay, policy.backoff_cap_ms / (1 + jitter))
   return math.min(policy.backoff_cap_ms, math.ceil(delay * (1 + jitter * (2 * math.random() - 1))))
-end
-
--- Puts a copy into garbage, with its failure.
-local function bury(group, id, failure, now)
-  redis.call('ZADD', garbage, now, copy_of(group, id))
-  redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
-  free_dead({ id })
-  return 'garbage'
 end
 
 -- Drops an expired copy or puts it into garbage, by the policy.

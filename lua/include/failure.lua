@@ -5,8 +5,8 @@
 --   next      the entry that has stood in ready for the copy since then, "-" for none
 --   due       due time in the record, in ms; tells this message from a later one with the same id
 --   at        when the copy was settled, in ms
---   reason    nack | abandoned | isolated | rejected | expired | released | replayed | snoozed; "isolated" is abandoned,
---             and the next delivery runs alone
+--   reason    nack | abandoned | isolated | rejected | aborted | expired | released | replayed | snoozed; "isolated" is
+--             abandoned, and the next delivery runs alone
 --   error     the text given with it, up to the end of the value
 -- `lisa_common.model.failure` does the same in Python.
 local function write_failure(failure)

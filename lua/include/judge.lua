@@ -100,5 +100,7 @@ local function judge_ack(of_group, entry, id, due, moment)
     local is_ended, queues = end_lost(of_group, id, due, copy, entry, failure, record, moment)
     return is_ended and 'acked' or 'stale', queues
   end
-  return failure.entry == entry and withdraw(of_group, copy, failure) and 'late' or 'stale', false
+  -- What an operator has aborted stays so.
+  local may_end = failure.entry == entry and failure.reason ~= 'aborted'
+  return may_end and withdraw(of_group, copy, failure) and 'late' or 'stale', false
 end

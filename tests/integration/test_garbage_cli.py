@@ -135,11 +135,11 @@ def test_purge_leaves_nothing(
         (["--all", "--yes", "--group", "a b"], "group must be 1 to 128 letters, digits or _ . : -; got 'a b'"),
         (
             ["--all", "--yes", "--reason", "nak"],
-            "reason must be one of nack, abandoned, rejected, expired, unknown; got 'nak'",
+            "reason must be one of nack, abandoned, rejected, aborted, expired, unknown; got 'nak'",
         ),
         (
             ["first", "--yes", "--reason", ""],
-            "reason must be one of nack, abandoned, rejected, expired, unknown; got ''",
+            "reason must be one of nack, abandoned, rejected, aborted, expired, unknown; got ''",
         ),
     ],
 )

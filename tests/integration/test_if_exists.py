@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from lisa_manager import Admin, AsyncAdmin
-from lisa_producer import AsyncProducer, InvalidInput, Message, Producer, SendOutcome, State
+from lisa_producer import (
+    AsyncProducer,
+    InvalidInput,
+    Message,
+    OutcomeUnknown,
+    PartialSend,
+    Producer,
+    SendOutcome,
+    State,
+)
 from support import Server, idle
 from support.commands import Commands
 from support.proxy import Proxy
@@ -138,6 +147,39 @@ async def test_a_reshard_changes_nothing(producer: Any, commands: Commands, admi
     assert status.waiting == 7
     found = [await producer.find("orders", id) for id in ids]
     assert {(each.state, each.record.body) for each in found} == {(State.WAITING, b"new")}
+
+
+async def test_a_plain_send_beside_a_replacement_is_a_duplicate(
+    producers: Callable[..., Any], sender: AsyncProducer, commands: Commands
+) -> None:
+    """Also where a former shard has the id, and the producer knows of the reshard."""
+    await sender.send("orders", "old", id="a", delay=600)
+    assert commands.manager("topic", "reshard", "orders", "--shards", "3").code == 0
+    plain, replacing = Message(body="x", id="a"), Message(body="new", id="a", delay=900, if_exists="replace")
+    report = await producers().send_many("orders", [plain, replacing])
+    assert [result.outcome for result in report.results] == [DUPLICATE, REPLACED]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["send", "send_many"])
+async def test_a_replacement_in_a_former_shard_is_not_repeated_blindly(
+    own_server: Callable[..., Server], *, many: bool
+) -> None:
+    """Where the id may be forgotten meanwhile, a lost reply leaves the outcome open, as of any send."""
+    server = own_server()
+    with Admin(server.url) as admin, Producer(server.url) as other:
+        admin.create_topic("orders", dedup_window_ms=0)
+        other.send("orders", "old", id="a", delay=600)
+        admin.reshard("orders", 3)
+        async with Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
+            proxy.lose_reply_to(b"lost-1")
+            message = Message(body="lost-1", id="a", delay=60, if_exists="replace")
+            if many:
+                with pytest.raises(PartialSend) as failed:
+                    await producer.send_many("orders", [message])
+                assert isinstance(failed.value.report.results[0].error, OutcomeUnknown)
+            else:
+                with pytest.raises(OutcomeUnknown):
+                    await producer.send("orders", "lost-1", id="a", delay=60, if_exists="replace")
 
 
 def test_commands(commands: Commands, tmp_path: Path) -> None:

@@ -184,6 +184,19 @@ def test_pauses_and_moved_dead_letters(programs: Programs, producer: Producer, r
     assert scrape(url).sum("lisa_topic_paused") == 1
 
 
+def test_functions_that_outlast_their_timeout_are_counted(
+    programs: Programs, producer: Producer, redis_url: str, prefix: str
+) -> None:
+    """A thread cannot be stopped; metrics show it while it runs."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        admin.create_topic("orders", visibility_ms=300)
+    url = metrics_url(programs.worker(*_ANYWHERE, target="support.programs.thread_worker:worker"))
+    programs.hold.touch()
+    producer.send("orders", b"x")
+    wait_until(lambda: scrape(url).sum("lisa_handler_overruns_total", topic="orders") == 1)
+    programs.hold.unlink()
+
+
 def test_parked_messages(programs: Programs, producer: Producer, redis_url: str, prefix: str) -> None:
     """Messages behind one of their key are counted; topics without limits have no value."""
     with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:

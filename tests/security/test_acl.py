@@ -131,6 +131,7 @@ def _deliver(queue: Queue, groups: list[str]) -> None:
         queue.connection.call(consuming.attend([queue.keys], group, "worker~"))
         queue.connection.call(consuming.deregister(queue.keys, group, "worker~"))
         queue.connection.call(consuming.list_pending(queue.keys, group, "c", limit=1))
+        queue.connection.call(consuming.find_aborted(queue.keys, group, [taken[0].entry]))
         queue.connection.call(command("XREVRANGE", queue.keys.of("ready"), "+", "-", "COUNT", 1))  # as Spark's reader
         queue.release(taken[0])
         queue.ack(*taken[1:], *queue.read(group))
@@ -324,6 +325,10 @@ def _keep_house(queue: Queue, groups: list[str]) -> None:
         queue.advance(2_000)
         queue.reclaim(group)
     _pass_a_mark_on(queue, groups[0])
+    queue.send("aborted")
+    for group in groups:
+        queue.read(group)
+    queue.abort("aborted")
     queue.trim(spent_ms=0)
 
 
@@ -388,6 +393,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
         *(["topic", "set", OURS, "--max-retries", "3"], ["topic", "list"], ["status"], ["show", OURS, "w"]),
         *(["doctor"], ["group", "list", OURS], ["garbage", "list", OURS], ["garbage", "replay", OURS, "d"]),
         *(["garbage", "replay", OURS, "--all"], ["garbage", "purge", OURS, "--all", "--yes"], ["cancel", OURS, "w"]),
+        ["abort", OURS, "w"],
     ):
         assert commands.manager(*words).code in (0, 1), words
     _look(server)

@@ -23,7 +23,7 @@ from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.fetching import fetch
-from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
+from lisa_common.protocol.managing import AbortOutcome, Promoted, Reclaimed, Swept, Trimmed
 from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.triage import sort_entries
@@ -168,6 +168,11 @@ class Queue:
         """Cancels messages, with `sent_ms` only those of that time."""
         outcomes: list[CancelOutcome] = self._do(producing.cancel(self.keys, ids, sent_ms=sent_ms, now_ms=self.now_ms))
         return outcomes
+
+    def abort(self, id: str) -> AbortOutcome:
+        """Aborts the deliveries of a message."""
+        outcome: AbortOutcome = self._do(managing.abort(self.keys, id, now_ms=self.now_ms))
+        return outcome
 
     def reschedule(self, *dues: tuple[str, str], sent_ms: int | str = "") -> list[tuple[RescheduleOutcome, int]]:
         """Gives messages, as pairs of id and due, new due times, with `sent_ms` only to those of that time."""

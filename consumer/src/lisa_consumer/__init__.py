@@ -20,8 +20,10 @@ from lisa_consumer.delivery.async_client import AsyncConsumer
 from lisa_consumer.delivery.async_settler import AsyncSettler, Held
 from lisa_consumer.delivery.client import Consumer
 from lisa_consumer.handling.batches import BatchFailed
-from lisa_consumer.handling.handler import RateLimited, Reject, Retry, Snooze
 from lisa_consumer.handling.middleware import Middleware
+from lisa_consumer.handling.processes import ProcessDied
+from lisa_consumer.handling.retries import Exponential, Fixed
+from lisa_consumer.handling.wishes import RateLimited, Reject, Retry, Snooze
 from lisa_consumer.lending.lender import AsyncLender
 from lisa_consumer.lending.lending_core import Lent, Note
 from lisa_consumer.settings import ConsumerSettings
@@ -39,6 +41,8 @@ __all__ = [
     "Consumer",
     "ConsumerSettings",
     "Delivery",
+    "Exponential",
+    "Fixed",
     "Held",
     "InvalidInput",
     "InvalidSettings",
@@ -48,6 +52,7 @@ __all__ = [
     "NackOutcome",
     "Note",
     "OutcomeUnknown",
+    "ProcessDied",
     "RateLimited",
     "Refused",
     "Reject",

@@ -40,6 +40,17 @@ class ConsumerSettings(Settings):
     drain_s: Annotated[
         float, Field(ge=0, le=3_600, description="how long running handlers may take after SIGTERM, in seconds")
     ] = 30.0
+    process_messages: Annotated[
+        int, Field(ge=1, le=1_000_000_000, description='messages after which a process of run_in="process" is replaced')
+    ] = 1_000
+    process_bytes: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=2**50,
+            description='memory beyond which a process of run_in="process" is replaced after a message, in bytes',
+        ),
+    ] = 1_073_741_824
     metrics: Annotated[
         MetricsAddress,
         Field(description="serve /metrics, /livez and /readyz at this HOST:PORT, with lisa-consumer run"),

@@ -5,6 +5,7 @@ from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
 from lisa_common.model.schedule import Schedule
+from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_manager.admin.activity import Activity
@@ -37,6 +38,7 @@ __all__ = [
     "BUCKETS",
     "DEFAULT",
     "REASONS",
+    "AbortOutcome",
     "Activity",
     "Admin",
     "AsyncAdmin",

@@ -15,6 +15,7 @@ program.command()(run)
 program.command()(status)
 program.command()(messages.show)
 program.command("list")(browsing.list_)
+program.command()(messages.abort)
 program.command()(messages.cancel)
 program.command()(messages.reschedule)
 

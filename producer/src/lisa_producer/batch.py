@@ -166,12 +166,15 @@ class Sender:
         while left:
             try:
                 if layout.former:
-                    known = yield from find_in_former(layout, [batch[at] for at in left], self.confirm)
+                    asked = _pick(batch, left)
+                    replacing = [message for message in asked if type(message) is Replacement]
+                    is_safe = is_repeatable(replacing, layout.policy, self.settings)
+                    known = yield from find_in_former(layout, asked, self.confirm, repeatable=is_safe)
                     for at in left:
-                        if result := known.get(batch[at].id):
+                        if result := known.get((batch[at].id, type(batch[at]))):
                             due_ms, missing = result
                             stored[at] = NotConfirmed(topic, [batch[at].id], *missing) if missing else due_ms
-                    left = [at for at in left if batch[at].id not in known]
+                    left = [at for at in left if (batch[at].id, type(batch[at])) not in known]
                 left = yield from self._send_to_all(layout, batch, left, stored, clock)
                 if left:
                     layout = yield from refresh_after_reshard(self.topics, layout)

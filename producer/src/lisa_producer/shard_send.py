@@ -14,7 +14,7 @@ from lisa_common.validation import GENERATED_SUFFIX, duration_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Missing", "find_in_former", "is_repeatable", "store", "store_apart"]
+__all__ = ["Known", "Missing", "find_in_former", "is_repeatable", "store", "store_apart"]
 
 _SAFE_TO_REPEAT_MS = 300_000
 """Least delay of a message with a generated id whose send is safe to repeat: the id is forgotten at ack, and the
@@ -22,6 +22,9 @@ message cannot be acked before it is due. Longer if this producer tries for long
 
 Missing = tuple[str, str]
 """The wanted and the received confirmation."""
+
+Known = dict[tuple[str, type[Outgoing]], tuple[int, Missing | None]]
+"""By an id, and whether the message replaces others: what `store` returns of it."""
 
 
 def store(
@@ -55,31 +58,35 @@ def store_apart(
 
 
 def find_in_former(
-    layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None
-) -> Flow[dict[str, tuple[int, Missing | None]]]:
-    """Ids that former shards know, each with the result of `store` there. Closes these shards for new messages."""
+    layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
+) -> Flow[Known]:
+    """Messages whose ids former shards know. Closes these shards for new messages.
+
+    `repeatable` says whether replacing calls are.
+    """
     asked = [m for m in batch if m.is_repeated or not m.generated]
-    known: dict[str, tuple[int, Missing | None]] = {}
+    known: Known = {}
     for shards in layout.former.values():
         for keys, part in by_home(shards, asked, lambda m: m.id).items():
             call = producing.close_shard(keys, [m.id for m in part], dues=[m.due for m in part])
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
             for message in (m for m, is_known in zip(part, answers, strict=True) if is_known):
-                known[message.id] = 0, missing
+                known[message.id, type(message)] = 0, missing
                 if isinstance(message, Replacement):
-                    yield from _replace_in_former(keys, message, confirm, known)
+                    yield from _replace_in_former(keys, message, confirm, known, repeatable=repeatable)
     return known
 
 
 def _replace_in_former(
-    keys: ShardKeys, message: Outgoing, confirm: Confirm | None, known: dict[str, tuple[int, Missing | None]]
+    keys: ShardKeys, message: Outgoing, confirm: Confirm | None, known: Known, *, repeatable: bool
 ) -> Flow[None]:
     """Replaces a message in the shard that holds it, and notes the result; forgets the id if it has become free."""
+    key = message.id, type(message)
     try:
-        dues, *confirmed = yield store(keys, [message], confirm, repeatable=True)
-        known[message.id] = dues[0], confirmed[0] if confirmed else None
+        dues, *confirmed = yield store(keys, [message], confirm, repeatable=repeatable)
+        known[key] = dues[0], confirmed[0] if confirmed else None
     except Resharded:
-        del known[message.id]
+        del known[key]
 
 
 def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:

@@ -102,10 +102,11 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:
     """As `_send_part`, without messages that former shards know or have replaced."""
     _, confirm, repeatable, _, _ = key
-    known = yield from find_in_former(layout, batch, confirm)
-    new = [m for m in batch if m.id not in known]
+    known = yield from find_in_former(layout, batch, confirm, repeatable=repeatable)
+    new = [m for m in batch if (m.id, type(m)) not in known]
     sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
-    return [_result(layout.topic, m, known[m.id]) if m.id in known else next(sent) for m in batch]
+    found = [known.get((m.id, type(m))) for m in batch]
+    return [_result(layout.topic, m, of) if of else next(sent) for m, of in zip(batch, found, strict=True)]
 
 
 def _send_part(

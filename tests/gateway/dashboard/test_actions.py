@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, Operation
 from lisa_producer import Message, Producer
+from support.gateways import Gateways
 from support.pages import Browser, Page
 from support.waiting import wait_until
 
@@ -52,6 +54,19 @@ def test_one_message_is_cancelled_rescheduled_and_due_now(
     browser.send(asked, asked.form("do-cancel"))
     assert admin.find(topic, "c") is None
     assert _last(admin, topic) == ("anybody", "cancel", 1)
+
+
+def test_a_delivered_message_is_aborted(browser: Browser, producer: Producer, gateways: Gateways, topic: str) -> None:
+    """It asks first; where no consumer has the message any more, it says so."""
+    settings = ConsumerSettings(redis_url=gateways.url, prefix=gateways.prefix)
+    producer.send(topic, "x", id="a")
+    with Consumer(topic, "g", settings=settings) as consumer:
+        assert consumer.read(wait=5)
+        assert "confirm?what=abort" in browser.get("message", topic=topic, id="a").html
+        asked = browser.get(f"confirm?what=abort&id_only=1&topic={topic}&id=a")
+        assert "Abort this message?" in asked.text
+        assert "aborted" in browser.send(asked, asked.form("do-abort")).text
+        assert "not aborted: the message is garbage" in browser.send(asked, asked.form("do-abort")).text
 
 
 def test_a_dead_letter_is_replayed_edited_and_purged(

@@ -78,6 +78,7 @@ def test_viewers_change_nothing(http: httpx.Client, producer: Producer, admin: A
     for name, fields in (
         ("replay", {"id": "a"}),
         ("purge", {"id": "a"}),
+        ("abort", {"id": "a"}),
         ("cancel", {"id": "a"}),
         ("due-now", {"id": "a"}),
         ("reschedule", {"id": "a", "when": "1h"}),

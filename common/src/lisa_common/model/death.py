@@ -20,8 +20,9 @@ DEATHS: Final = "x-death"
 FIRST_ID: Final = "x-first-death-id"
 """The id that the message had where it died first."""
 
-_LIMIT: Final = dict.fromkeys(("nack", "abandoned", "isolated"), "delivery_limit")
 _REJECTED: Final = "rejected"
+_WORDS: Final = dict.fromkeys(("nack", "abandoned", "isolated"), "delivery_limit") | {"aborted": _REJECTED}
+"""RabbitMQ's words for reasons of failures; others are the same."""
 
 _ERROR_LENGTH: Final = 1_000
 """Characters of an error that a history keeps."""
@@ -52,8 +53,8 @@ class Death:
 
     @classmethod
     def of(cls, queue: str, failure_reason: str, died_ms: int, **details: Any) -> "Death":
-        """A first death, for a reason of a failure: `nack`, `abandoned`, `rejected`, `expired`."""
-        return cls(queue, _LIMIT.get(failure_reason, failure_reason), 1, died_ms, died_ms, **details)
+        """A first death, for a reason of a failure: `nack`, `abandoned`, `rejected`, `aborted`, `expired`."""
+        return cls(queue, _WORDS.get(failure_reason, failure_reason), 1, died_ms, died_ms, **details)
 
 
 def read_deaths(headers: Mapping[str, str]) -> tuple[Death, ...]:

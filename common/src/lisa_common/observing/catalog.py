@@ -209,7 +209,7 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_handler_seconds", Kind.HISTOGRAM, _CONSUMER, (*_GROUPED, "outcome")),
-        "Duration of a handler, by outcome: ok, failed, rejected, limited or cancelled.",
+        "Duration of a handler, by outcome: ok, failed, rejected, limited, cancelled or aborted.",
         _HANDLING,
     ),
     Metric("lisa_handlers_running", Kind.GAUGE, _CONSUMER, (), "Handlers that run now."),

@@ -6,15 +6,16 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry, entries_of
-from lisa_common.model.failure import with_trace
-from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.model.failure import read_failure, with_trace
+from lisa_common.model.keys import ShardKeys, copy_of, wake_channel
 from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
 from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
 from lisa_common.protocol.read_shards import ReadShards
-from lisa_common.protocol.replies import number, numbers, pairs, rows
+from lisa_common.protocol.replies import byte_values, number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "attend",
     "deregister",
     "extend",
+    "find_aborted",
     "follow",
     "join",
     "join_beside",
@@ -291,6 +293,24 @@ def extend(
         channel=wake_channel(keys.prefix) if is_short else "",
         topic=keys.tag,
         lent=int(lent),
+    )
+
+
+def find_aborted(keys: ShardKeys, group: str, entries: Sequence[Entry]) -> Call[list[bool]]:
+    """Whether an operator has aborted each of these deliveries."""
+
+    def decode(reply: Any) -> list[bool]:
+        if isinstance(reply, LisaError):
+            # It must not hide what other topics answer.
+            return [False] * len(entries)
+        failures = map(read_failure, byte_values(reply, len(entries)))
+        return [
+            failure is not None and (failure.reason, failure.entry) == ("aborted", entry.entry)
+            for entry, failure in zip(entries, failures, strict=True)
+        ]
+
+    return command(
+        "HMGET", keys.of("failures"), *(copy_of(group, e.id or "") for e in entries), decode=decode, takes_errors=True
     )
 
 

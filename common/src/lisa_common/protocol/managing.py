@@ -1,7 +1,8 @@
-"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, end_copies, drop_group, set_door."""
+"""Calls of the manager: abort, promote, reclaim, trim, sweep, replay, purge, end_copies, drop_group, set_door."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain, repeat
 from typing import Any
 
@@ -16,10 +17,12 @@ from lisa_common.protocol.scripts import Arg
 __all__ = [
     "PAUSED",
     "TOO_MANY_IN_FLIGHT",
+    "AbortOutcome",
     "Promoted",
     "Reclaimed",
     "Swept",
     "Trimmed",
+    "abort",
     "drop_group",
     "end_copies",
     "forget_drop",
@@ -36,6 +39,37 @@ __all__ = [
 
 PAUSED = -1
 TOO_MANY_IN_FLIGHT = -2
+
+
+class AbortOutcome(StrEnum):
+    """What an abort did."""
+
+    ABORTED = "aborted"
+    """Consumers had it: their deliveries have ended, and are garbage. Workers cancel their handlers."""
+    IDLE = "idle"
+    """No consumer has it: it waits, is ready, or is to be retried. Nothing changed; a cancel would end it."""
+    CANCELLED = "cancelled"
+    """It was cancelled before, and ends with its delivery, if it has one. Nothing changed."""
+    GARBAGE = "garbage"
+    """It is a dead letter already. Nothing changed."""
+    FINISHED = "finished"
+    """It was acked, within the dedup window. Nothing changed."""
+    UNKNOWN = "unknown"
+    """There is no such message now."""
+
+
+def abort(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[AbortOutcome]:
+    """Aborts the deliveries of a message. Not repeatable, as the message may have been delivered again by then."""
+    return script(
+        "abort",
+        keys,
+        decode=lambda reply: AbortOutcome(reply.decode()),
+        repeatable=False,
+        now_ms=now_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+        id=id,
+    )
 
 
 @dataclass(frozen=True, slots=True)

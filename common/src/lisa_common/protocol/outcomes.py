@@ -18,7 +18,7 @@ class AckOutcome(StrEnum):
     LATE = "late"
     """The lease had run out, but no newer delivery had begun: the retry is withdrawn, and the message is done."""
     STALE = "stale"
-    """A newer delivery exists, or the message is done or gone. Nothing changed."""
+    """A newer delivery exists, or the message is done, gone or aborted. Nothing changed."""
     DUPLICATE = "duplicate"
     """Acked, but the id of the message that follows is known: that message stands, and nothing was sent."""
     CANCELLED = "cancelled"

@@ -19,6 +19,7 @@ __all__ = ["SCRIPT_NAMES", "Arg", "Script", "load"]
 Arg = str | bytes | int | float
 
 SCRIPT_NAMES = (
+    "abort",
     "ack",
     "adopt",
     "cancel",

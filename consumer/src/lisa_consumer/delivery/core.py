@@ -87,6 +87,8 @@ class Core:
         self._unanswered = 0
         """Reads in a row whose replies were lost."""
         self._marks: Marks | None = None
+        self.own_policies: dict[str, Mapping[str, Any]] = {}
+        """Fields of policies that hold for this consumer in place of the topics', by topic."""
         self.codec = codec
         """Encodes the bodies of messages that follow deliveries, in place of JSON."""
         self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
@@ -226,7 +228,7 @@ class Core:
         calls: list[tuple[Call[Any], Callable[[Any], None]]] = []
         skipped = False
         for keys, entries, records, now_ms in fetched:
-            policy = layouts[keys.topic].policy
+            policy = self._own_policy(keys.topic, layouts[keys.topic].policy)
             self.ahead_ms = now_ms - time.time() * 1000
             follow_ups = FollowUps(layouts[keys.topic], self.codec) if self.may_follow else None
             triage = sort_entries(
@@ -305,11 +307,15 @@ class Core:
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
-            return consuming.nack(keys, self.group, chosen, policy)
+            return consuming.nack(keys, self.group, chosen, self._own_policy(keys.topic, policy))
 
         results = yield from self._settle([delivery for delivery, _ in nacks], calls)
         count_nacks(results)
         return results
+
+    def _own_policy(self, topic: str, policy: Policy) -> Policy:
+        own = self.own_policies.get(topic)
+        return Policy.of({**policy.model_dump(exclude_unset=True), **own}) if own else policy
 
     def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
         """Releases deliveries without spending an attempt. Result: how many.
@@ -336,6 +342,14 @@ class Core:
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
             entries = [delivery.entry for delivery in batch]
             return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
+
+        return (yield from self._settle(deliveries, calls, ends=False))
+
+    def find_aborted(self, deliveries: Sequence[Delivery]) -> Flow[list[bool]]:
+        """Whether an operator has aborted each of these deliveries."""
+
+        def calls(keys: ShardKeys, _: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
+            return consuming.find_aborted(keys, self.group, [delivery.entry for delivery in batch])
 
         return (yield from self._settle(deliveries, calls, ends=False))
 

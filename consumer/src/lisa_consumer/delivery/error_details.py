@@ -6,13 +6,16 @@ from types import TracebackType
 
 from lisa_common.escaping import named_text, safe_text
 
-__all__ = ["comes_of_cancellation", "last_frames", "leaves", "with_causes"]
+__all__ = ["comes_of_cancellation", "keep_frames", "last_frames", "leaves", "with_causes"]
 
 _FRAMES, _FRAME_CHARACTERS = 5, 200
 """How many frames are kept, and the most characters of each; the end of a path says more than its beginning."""
 
 _CAUSES, _LEAVES = 5, 5
 """How many causes of an exception, and exceptions of a group, are named."""
+
+_KEPT = "_lisa_frames"
+"""The attribute for frames of another process."""
 
 _OWN = "lisa_consumer."
 """Modules whose frames lead to the handler, and say nothing of its failure."""
@@ -60,13 +63,21 @@ def _follows_cancellation(error: BaseException | None) -> bool:
     return False
 
 
+def keep_frames(error: BaseException) -> None:
+    """Keeps the last frames of an exception that goes to another process, and loses its traceback."""
+    setattr(leaves(error)[0], _KEPT, last_frames(error))
+
+
 def last_frames(error: BaseException) -> tuple[str, ...]:
     """The last frames of a traceback, the innermost last, as "file:line in function"; of a group, those of its first.
 
     Without values of variables, which may be secret.
     """
+    first = leaves(error)[0]
+    if kept := vars(first).get(_KEPT):
+        return tuple(kept)
     frames = deque[str](maxlen=_FRAMES)
-    trace: TracebackType | None = leaves(error)[0].__traceback__
+    trace: TracebackType | None = first.__traceback__
     while trace is not None:
         frame, code = trace.tb_frame, trace.tb_frame.f_code
         if frames or not safe_text(frame.f_globals.get("__name__")).startswith(_OWN):

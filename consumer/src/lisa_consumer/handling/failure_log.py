@@ -8,7 +8,7 @@ from lisa_common.logs import moment
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, NackOutcome
 from lisa_consumer.events import delivery_event
-from lisa_consumer.handling.handler import Retry
+from lisa_consumer.handling.wishes import Retry
 
 __all__ = ["log_failure", "log_unsettled"]
 

@@ -147,21 +147,26 @@ def _awaited(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], 
     return call
 
 
-async def run_in_thread(handler: Callable[[Any], Any], delivery: Any, threads: Executor) -> object:
-    """Runs a plain handler. A cancelled call still waits for its thread, which cannot be stopped."""
+async def run_in_thread(
+    handler: Callable[[Any], Any], delivery: Any, threads: Executor, stop: Callable[[], None] | None = None
+) -> object:
+    """Runs a plain handler. A cancelled call calls `stop`, and still waits for its thread, which cannot be stopped."""
     loop = asyncio.get_running_loop()
     running = loop.run_in_executor(threads, copy_context().run, _outcome, handler, delivery)
-    result, error = await wait_for(running)
+    result, error = await wait_for(running, stop)
     if error is not None:
         raise error
     return result
 
 
-async def wait_for(running: asyncio.Future[T]) -> T:
+async def wait_for(running: asyncio.Future[T], stop: Callable[[], None] | None = None) -> T:
     """Waits even when cancelled: a thread keeps running, and its message must not begin elsewhere meanwhile."""
     while not running.done():
-        with suppress(asyncio.CancelledError):
+        try:
             await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if stop:
+                stop()
     return running.result()
 
 

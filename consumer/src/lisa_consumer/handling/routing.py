@@ -1,5 +1,6 @@
 """The routes of a worker: its handlers by topic, and their preparation when it begins to serve."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,8 @@ from lisa_consumer.delivery.core import MAX_BATCH
 from lisa_consumer.handling.batches import BatchSize
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import Middleware, check_middleware
+from lisa_consumer.handling.processes import Processes
+from lisa_consumer.handling.retries import Retries
 from lisa_consumer.names import TopicPattern, is_pattern
 from lisa_consumer.settings import MAX_CONCURRENCY, ConsumerSettings
 
@@ -65,21 +68,27 @@ class Routing:
     def registration(
         self,
         topics: Sequence[str],
-        *,
-        concurrency: int | None,
-        timeout: Duration | None,
         body: Any,
         batch: int | None,
         within: Duration | None,
+        *,
+        concurrency: int | None,
+        timeout: Duration | None,
+        run_in: str | None,
+        retries: Retries,
     ) -> Callable[[Any], Any]:
         """Returns a decorator that registers a handler for topics; see `Worker.on`. Both raise InvalidInput."""
-        bound = MAX_CONCURRENCY if batch is None else 1
+        if run_in not in (None, "process"):
+            raise InvalidInput("run_in", run_in, '"process", or omitted')
+        bound = 1 if batch is not None else MAX_CONCURRENCY if run_in is None else os.cpu_count() or 1
         route_of = partial(
             Route,
             concurrency=bound if concurrency is None else check_int("concurrency", concurrency, 1, MAX_CONCURRENCY),
             timeout_s=None if timeout is None else duration_ms("timeout", timeout, low_ms=1) / 1000,
             body=None if body is None else BodyType(body, self._codec),
             batch=_batch_size(batch, within),
+            retries=retries,
+            runs_in_process=run_in is not None,
         )
         if not topics:
             raise InvalidInput("topics", topics, "at least one name")
@@ -109,7 +118,7 @@ class Routing:
         self._patterns += [PatternRoute(TopicPattern(topic), route_of) for topic in routes if is_pattern(topic)]
         self._routes |= {topic: route for topic, route in routes.items() if not is_pattern(topic)}
 
-    def prepared(self, settings: ConsumerSettings) -> tuple[ConsumerSettings, dict[str, Route]]:
+    def prepared(self, settings: ConsumerSettings, processes: Processes) -> tuple[ConsumerSettings, dict[str, Route]]:
         """The settings and routes to serve with: each topic can run a handler, and none more than the worker.
 
         Raises InvalidInput if there are none, and for middleware that cannot surround a handler.
@@ -119,20 +128,20 @@ class Routing:
         if "concurrency" not in settings.model_fields_set:
             # Nobody has set a limit, so it must not be less than one handler for each topic.
             settings = settings.model_copy(update={"concurrency": max(settings.concurrency, len(self._routes))})
-        for each in self.prepared_patterns(settings):
+        for each in self.prepared_patterns(settings, processes):
             # Not when the first topic is found.
             each.route_of(each.pattern.text)
-        return settings, {topic: self._prepare(route, settings) for topic, route in self._routes.items()}
+        return settings, {topic: self._prepare(route, settings, processes) for topic, route in self._routes.items()}
 
-    def prepared_patterns(self, settings: ConsumerSettings) -> list[PatternRoute]:
+    def prepared_patterns(self, settings: ConsumerSettings, processes: Processes) -> list[PatternRoute]:
         """The patterns; their `route_of` makes prepared routes."""
-        return [each._replace(route_of=partial(self._route_of, each, settings)) for each in self._patterns]
+        return [each._replace(route_of=partial(self._route_of, each, settings, processes)) for each in self._patterns]
 
-    def _route_of(self, each: PatternRoute, settings: ConsumerSettings, topic: str) -> Route:
-        return self._prepare(each.route_of(topic), settings)
+    def _route_of(self, each: PatternRoute, settings: ConsumerSettings, processes: Processes, topic: str) -> Route:
+        return self._prepare(each.route_of(topic), settings, processes)
 
-    def _prepare(self, route: Route, settings: ConsumerSettings) -> Route:
-        return route.prepared(most=settings.concurrency, middleware=self._middleware)
+    def _prepare(self, route: Route, settings: ConsumerSettings, processes: Processes) -> Route:
+        return route.prepared(most=settings.concurrency, middleware=self._middleware, processes=processes)
 
 
 def _batch_size(batch: object, within: object) -> BatchSize | None:

@@ -16,8 +16,10 @@ from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.delivery.error_details import comes_of_cancellation, leaves
 from lisa_consumer.events import delivery_event
 from lisa_consumer.handling.batches import BatchFailed, OfBatch
-from lisa_consumer.handling.handler import Route, deciding_error, is_wish, outcome_of
+from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import check_has_run
+from lisa_consumer.handling.outcomes import outcome_of
+from lisa_consumer.handling.wishes import deciding_error, is_wish
 from lisa_consumer.names import HANDLER
 from lisa_consumer.worker.held import GIVE_BACK, HeldDelivery
 from lisa_consumer.worker.leases import Leases
@@ -113,7 +115,7 @@ class Executor:
     async def _execute(self, held: HeldDelivery) -> None:
         """Calls a handler with one delivery."""
         route, delivery = self._routes[held.delivery.topic], held.delivery
-        if not self._leases.begin(held, route.timeout_s):
+        if not self._leases.begin(held, route.leased_s):
             self._skip((held,))
             self._end(held, ())
             return
@@ -138,7 +140,7 @@ class Executor:
     async def _execute_batch(self, first: HeldDelivery, batch: list[HeldDelivery]) -> None:
         """Calls a handler with those of a batch whose leases last and whose bodies it can take."""
         route = self._routes[first.delivery.topic]
-        begun = self._leases.begin_all(batch, route.timeout_s)
+        begun = self._leases.begin_all(batch, route.leased_s)
         if len(begun) < len(batch):
             self._skip([held for held in batch if held not in begun])
         now = time.monotonic()
@@ -187,22 +189,24 @@ class Executor:
         """Notes what an exception of a handler means for its delivery."""
         raised = error.cause if isinstance(error, OfBatch) else error
         decides = deciding_error(raised)
-        if self._is_cancelling and comes_of_cancellation(raised) and not is_wish(decides):
+        if (self._is_cancelling or held.is_cut) and comes_of_cancellation(raised) and not is_wish(decides):
             held.outcome, held.result = GIVE_BACK, "cancelled"
         elif isinstance(decides, asyncio.CancelledError):
             # The handler cancelled itself. That says all; elsewhere a traceback may help.
             held.outcome = Nack(held.delivery.entry, "the handler was cancelled before it ended")
             held.result = "cancelled"
         else:
-            held.outcome = outcome = outcome_of(held.delivery, raised)
+            retries = self._routes[held.delivery.topic].retries
+            held.outcome = outcome = outcome_of(held.delivery, raised, retries)
             held.error = decides if raised is error and all(map(is_wish, leaves(raised))) else error
             held.result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
 
     def _skip(self, skipped: Sequence[HeldDelivery]) -> None:
         """Gives back deliveries whose handlers cannot begin."""
         for held in skipped:
-            text = "skipped %s: its lease ran out before its handler could begin"
-            logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
+            why = "it was aborted" if held.is_aborted else "its lease ran out"
+            text = "skipped %s: %s before its handler could begin"
+            logger.warning(text, held.delivery, why, extra=delivery_event("delivery_skipped", held.delivery))
             held.give_back()
         self._settler.put(skipped)
 
@@ -210,6 +214,10 @@ class Executor:
         """Hands on the handled deliveries of a call that has ended, and frees its slot."""
         del self.running[held]
         topic = held.delivery.topic
+        for each in handled:
+            if each.is_aborted:
+                # However it has ended: the server has settled it, and takes nothing back.
+                each.outcome, each.result, each.error = GIVE_BACK, "aborted", None
         limits = [each.outcome for each in handled if each.result == "limited"]
         self._settler.put(handled, at_once=bool(limits))
         for limit in limits:
@@ -254,17 +262,34 @@ class Executor:
             self._queue.free(held.delivery.topic)
             self.give_back_each(held.call)
 
+    def abort(self, aborted: Sequence[HeldDelivery]) -> None:
+        """Cancels the calls of deliveries that an operator has aborted; those that have not begun will not begin."""
+        for held in aborted:
+            held.is_aborted = True
+            if held.is_unbegun:
+                self._leases.drop([held])
+        for first, task in self.running.items():
+            if task and any(each.is_aborted and not each.is_cut for each in first.call):
+                for each in first.call:
+                    each.is_cut = True
+                task.cancel()
+
     async def cancel(self) -> None:
         """Gives back what waits, and cancels what runs. A handler that ignores that is left behind."""
         self._is_cancelling = True
         self.give_back()
-        running = {each for held in self.running for each in held.call}
+        running = {*self.called}
         self.give_back_each([held for held in self._leases.held if held.is_unbegun and held not in running])
         if tasks := self.tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_CANCEL_S)
         self.give_back_cancelled()
+
+    @property
+    def called(self) -> list[HeldDelivery]:
+        """The deliveries of the calls that have not ended."""
+        return [each for first in self.running for each in first.call]
 
     @property
     def tasks(self) -> list["asyncio.Task[None]"]:

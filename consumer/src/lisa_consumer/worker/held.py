@@ -56,6 +56,10 @@ class HeldDelivery:
     """When its lease is renewed no longer, because its handler takes too long; None for never."""
     overran = False
     """Whether it was reported that its handler runs after that."""
+    is_aborted = False
+    """Whether an operator has aborted it: the server has ended it."""
+    is_cut = False
+    """Whether the worker cancels its call, because a delivery of that was aborted."""
     outcome: Nack | Postponed | None = None
     """What to do with it once its handler has ended: nack it or give it back; None: ack it."""
     error: BaseException | None = None
@@ -90,6 +94,11 @@ class HeldDelivery:
     def is_running(self) -> bool:
         """Whether its handler has begun and not ended."""
         return self.state is _RUNNING
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether an abort still changes anything: its handler has not ended."""
+        return self.state in (*_UNBEGUN, _RUNNING) and not self.is_aborted
 
     def enqueue(self, now: float) -> None:
         """It waits for a slot of its topic, for the others of its batch, or to run alone."""

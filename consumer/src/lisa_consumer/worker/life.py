@@ -14,6 +14,7 @@ from lisa_common.observing.health import Health
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.worker.aborts import Aborts
 from lisa_consumer.worker.executor import Executor
 from lisa_consumer.worker.fetcher import Fetcher
 from lisa_consumer.worker.leases import Leases
@@ -52,6 +53,8 @@ class Life:
         burst: bool,
     ) -> None:
         self.routes, self._stopping, self._health, self._drain_s = routes, stopping, health, settings.drain_s
+        self._core = core
+        core.own_policies = {topic: route.retries.policy_fields for topic, route in routes.items()}
         self.leases = Leases(renewing, core)
         self._windows, self._queue = Windows(routes, settings.prefetch), Queue(settings.concurrency, routes.values())
         self._marks = StartMarks(renewing, core, self._queue, self._windows)
@@ -65,6 +68,7 @@ class Life:
             spans=HandlerSpans(core, settings.spans_per_s),
             threads=threads,
         )
+        self._aborts = Aborts(renewing, core, self.leases, self._executor)
         self._fetcher = Fetcher(
             *(connection, core, self._queue, self._executor),
             routes=routes,
@@ -83,6 +87,7 @@ class Life:
         await self.leases.learn([*self.routes, *(route.topic for route in routes)])
         for route in routes:
             self.routes[route.topic] = route
+            self._core.own_policies[route.topic] = route.retries.policy_fields
             self._queue.add(route)
             self._windows.add(route)
 
@@ -117,9 +122,8 @@ class Life:
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
         self._health.check("handlers", self._stalls.find_problem)
-        settling, keeping, pulse = map(
-            asyncio.create_task, (self._settler.run(), self.leases.run(self.routes), self._health.run(self._flush))
-        )
+        services = self._settler.run(), self.leases.run(self.routes), self._aborts.run(), self._health.run(self._flush)
+        settling, keeping, *aside = map(asyncio.create_task, services)
         executor = self._executor
         loops = self._fetcher.run(), executor.run(), executor.run_marked(), self._watch(), self._stopping.wait()
         fetching, *others = map(asyncio.create_task, loops)
@@ -137,7 +141,7 @@ class Life:
             self._settler.close()
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
             await asyncio.wait((settling,), timeout=self._drain_s + 1)
-            await cancel_all(settling, keeping, pulse)
+            await cancel_all(settling, keeping, *aside)
             self._flush()
 
     async def _watch(self) -> None:

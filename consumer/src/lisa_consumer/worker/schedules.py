@@ -27,7 +27,7 @@ H = TypeVar("H", bound=Handler)
 
 Decorator = Callable[[H], H]
 
-_OF_HANDLERS = ("concurrency", "timeout")
+_OF_HANDLERS = ("concurrency", "timeout", "run_in", "backoff", "retry_on", "reject_on")
 
 
 class DeclaresSchedules:
@@ -48,7 +48,8 @@ class DeclaresSchedules:
             async def refresh(delivery): ...
 
         The schedule is named as the function, or `name`; its topic is called the same, or `topic`. `options` are those
-        of `Admin.set_schedule` (body, catchup, overlap, ...), and `concurrency` and `timeout` of `on`. Any number of
+        of `Admin.set_schedule` (body, catchup, overlap, max_retries, ...), and of `on` (concurrency, timeout, run_in,
+        backoff, retry_on, reject_on). Any number of
         workers may declare it: it is written only where it differs, and one that an operator has paused stays so. A
         schedule that is no longer declared goes on until an operator deletes it. Raises InvalidInput.
         """

@@ -249,14 +249,20 @@ class Settler:
 
 def _log_release(held: HeldDelivery, shut_ms: int) -> None:
     delivery, error = held.delivery, held.error
-    if held.result == "cancelled":
-        text = "gave %s back, as its handler was cancelled at the end of the drain"
-        logger.warning(text, delivery, extra=delivery_event("handler_cancelled", delivery))
+    if held.result in _CUT_SHORT:
+        logger.warning(_CUT_SHORT[held.result], delivery, extra=delivery_event(f"handler_{held.result}", delivery))
         return
     text = "" if error is None else safe_text(error)
     fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms, error=text)
     # A pause of one worker may be asked for every second, of many deliveries: its handler knows what to say.
     logger.log(logging.WARNING if shut_ms else logging.DEBUG, "gave %s back: %s", delivery, text, extra=fields)
+
+
+_CUT_SHORT = {
+    "cancelled": "gave %s back, as its handler was cancelled",
+    "aborted": "the handler of %s has ended, as an operator has aborted it",
+}
+"""What a handler was whose end counts for nothing."""
 
 
 _NOT_SENT = {
@@ -285,7 +291,7 @@ def _judge_acks(handled: list[HeldDelivery], outcomes: list[AckOutcome], *, agai
 
 
 _ODD_ACKS = {
-    AckOutcome.STALE: "ack of %s was stale: its lease had run out, and a newer delivery exists",
+    AckOutcome.STALE: "ack of %s was stale: its lease had run out and a newer delivery exists, or it was aborted",
     AckOutcome.LATE: "ack of %s was late: its lease had run out; its retry is withdrawn",
     AckOutcome.DUPLICATE: "acked %s, but did not send the message that follows: its id is known",
     AckOutcome.CANCELLED: "acked %s, but did not send the message that follows: it was cancelled meanwhile",

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 import signal
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, Protocol, TypeVar, overload
+from typing import Any, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
@@ -24,7 +25,9 @@ from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import BatchHandler, Handler, Route
 from lisa_consumer.handling.hooks import Hook, check_hook, surrounded
 from lisa_consumer.handling.middleware import Middleware
-from lisa_consumer.handling.routing import Routing
+from lisa_consumer.handling.processes import Processes
+from lisa_consumer.handling.retries import ErrorClasses, Exponential, Fixed, Retries
+from lisa_consumer.handling.routing import PatternRoute, Routing
 from lisa_consumer.names import HANDLER
 from lisa_consumer.settings import ConsumerSettings, settings_of
 from lisa_consumer.worker.discovery import Discovery
@@ -48,6 +51,18 @@ D = TypeVar("D")
 
 _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle; or to give them back."""
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options of `Worker.on` that say nothing of the handler's argument."""
+
+    concurrency: int | None
+    timeout: Duration | None
+    run_in: Literal["process"] | None
+    max_retries: int | None
+    backoff: Exponential | Fixed | None
+    retry_on: ErrorClasses | None
+    reject_on: ErrorClasses | None
 
 
 class _Registers(Protocol[D]):
@@ -128,66 +143,66 @@ class Worker(DeclaresSchedules, Pausable):
         return self._core.name.removesuffix(MARKING)
 
     @overload
-    def on(
-        self,
-        *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
-        body: type[T],
-    ) -> _Registers[Delivery[T]]: ...
+    def on(self, *topics: str, body: type[T], **options: Unpack[HandlerOptions]) -> _Registers[Delivery[T]]: ...
+    @overload
+    def on(self, *topics: str, body: Any = None, **options: Unpack[HandlerOptions]) -> Callable[[H], H]: ...
     @overload
     def on(
         self,
         *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
-        body: Any = None,
-    ) -> Callable[[H], H]: ...
-    @overload
-    def on(
-        self,
-        *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
         body: type[T],
         batch: int,
         within: Duration | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> _Registers[list[Delivery[T]]]: ...
     @overload
     def on(
         self,
         *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
         body: Any = None,
         batch: int,
         within: Duration | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[B], B]: ...
     def on(
         self,
         *topics: str,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
         body: Any = None,
         batch: int | None = None,
         within: Duration | None = None,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        run_in: Literal["process"] | None = None,
+        max_retries: int | None = None,
+        backoff: Exponential | Fixed | None = None,
+        retry_on: ErrorClasses | None = None,
+        reject_on: ErrorClasses | None = None,
     ) -> Callable[[Any], Any]:
         """Registers a handler for topics; "*" in a topic stands for any text, and finds topics while the worker works.
 
         At most `concurrency` messages of each topic are handled at once, and no more than the worker handles at all.
         After `timeout`, in seconds or as a timedelta, a coroutine is cancelled and its message nacked, and the lease of
-        a plain function is no longer renewed.
+        a plain function is no longer renewed. With `run_in="process"`, a plain function runs in a process of a pool,
+        which is killed after `timeout`, at the end of a drain, and by an abort; then `concurrency` is the number of
+        processors by default. The process gets deliveries by pickle, and imports the function by its name.
 
         With `body`, a type, the handler finds the decoded body in `delivery.value`; a message whose body does not fit
         becomes garbage. With `batch`, the handler gets a list of up to so many deliveries of one topic, from 1 to
         1,000: those that came `within` so many seconds (0.2) of the first. All are acked when it returns, all nacked
         when it raises, unless that is `BatchFailed`; then `concurrency` counts its calls, 1 by default.
 
-        Raises InvalidInput for values out of range, for a topic that has a handler already, and for a handler that
-        cannot be called with a delivery.
+        `max_retries` and `backoff`, an `Exponential` or a `Fixed`, hold in place of the topic's policy; limits of a
+        message hold before both. An error of a class in `reject_on` makes its message garbage at once. With `retry_on`,
+        so does any error but those. A class that is named in one of them wins over its base class in the other.
+
+        Raises InvalidInput for values out of range, a topic that has a handler, and a handler that takes no delivery.
         """
         return self._routing.registration(
-            topics, concurrency=concurrency, timeout=timeout, body=body, batch=batch, within=within
+            *(topics, body, batch, within),
+            concurrency=concurrency,
+            timeout=timeout,
+            run_in=run_in,
+            retries=Retries.of(max_retries=max_retries, backoff=backoff, retry_on=retry_on, reject_on=reject_on),
         )
 
     def use(self, middleware: M) -> M:
@@ -292,17 +307,24 @@ class Worker(DeclaresSchedules, Pausable):
                 self.name,
                 extra=event("worker_stopped_before", consumer=self.name),
             )
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # It would read messages, in place of handling that of its parent.
+            raise LisaError('a module that runs a worker needs `if __name__ == "__main__":`, as processes import it')
         self._is_serving = True
+        processes = Processes(most_messages=self.settings.process_messages, most_bytes=self.settings.process_bytes)
         try:
-            settings, routes = self._routing.prepared(self.settings)
+            settings, routes = self._routing.prepared(self.settings, processes)
             async with surrounded(self._on_start, self._on_stop):
-                await self._serve(settings, routes, burst=burst)
+                await self._serve(settings, routes, self._routing.prepared_patterns(settings, processes), burst=burst)
         finally:
+            processes.close()
             self._is_serving = False
             # A new one, as an event belongs to the loop that has waited for it.
             self._stopping = asyncio.Event()
 
-    async def _serve(self, settings: ConsumerSettings, routes: dict[str, Route], *, burst: bool) -> None:
+    async def _serve(
+        self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
+    ) -> None:
         threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
@@ -317,7 +339,6 @@ class Worker(DeclaresSchedules, Pausable):
                 health=self.health,
                 burst=burst,
             )
-            patterns = self._routing.prepared_patterns(settings)
             discovery = Discovery(renewing, settings.prefix, patterns, life)
             names = [*routes, *(each.pattern.text for each in patterns)]
             logger.info(

@@ -14,6 +14,7 @@ from lisa_common.model.keys import events_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
 from lisa_common.settings import Settings
@@ -97,6 +98,10 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
     async def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
         """See `Admin.records`."""
         return await self._run(by_id.records(self._prefix, topic, ids))
+
+    async def abort(self, topic: str, id: str) -> AbortOutcome:
+        """See `Admin.abort`."""
+        return await self._run(by_id.abort(self._prefix, topic, id))
 
     async def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """See `Admin.cancel`."""

@@ -1,4 +1,4 @@
-"""Finding, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
+"""Finding, aborting, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -13,11 +13,13 @@ from lisa_common.model.sharding import by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch
+from lisa_common.protocol.managing import AbortOutcome
+from lisa_common.protocol.managing import abort as abort_in
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.validation import Duration, check_id, duration_ms, is_id, moment_ms
 from lisa_manager.admin.queries import chunks, existing
 
-__all__ = ["cancel", "find", "id_list", "records", "reschedule"]
+__all__ = ["abort", "cancel", "find", "id_list", "records", "reschedule"]
 
 T = TypeVar("T")
 
@@ -40,6 +42,17 @@ def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
         if found is not None:
             return found
     return None
+
+
+def abort(prefix: str, topic: str, id: str) -> Flow[AbortOutcome]:
+    """Aborts the deliveries of a message."""
+    check_id(id)
+    layout = yield from existing(prefix, topic)
+    for keys in layout.homes(id):
+        outcome: AbortOutcome = yield abort_in(keys, id)
+        if outcome is not AbortOutcome.UNKNOWN:
+            return outcome
+    return AbortOutcome.UNKNOWN
 
 
 def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Record]]:

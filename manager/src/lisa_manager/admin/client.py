@@ -12,6 +12,7 @@ from lisa_common.client.per_loop import is_loop_running
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
+from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
 from lisa_common.settings import Settings
@@ -126,6 +127,15 @@ class Admin(ObservingAdmin, Closing):
         Leaves out those that are missing, cancelled or unreadable. All bodies are in memory at once.
         """
         return self._run(by_id.records(self._prefix, topic, ids))
+
+    def abort(self, topic: str, id: str) -> AbortOutcome:
+        """Ends the deliveries of a message in all groups: it becomes garbage with reason `aborted`, and is not retried.
+
+        A worker notices within two seconds: it cancels a coroutine and kills a process of `run_in`, and begins nothing
+        of it. A plain function in a thread cannot be stopped, but its end does not count. Raises UnknownTopic;
+        OutcomeUnknown where a reply was lost.
+        """
+        return self._run(by_id.abort(self._prefix, topic, id))
 
     def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels messages that were not delivered yet. Returns the outcome for each id.

@@ -18,7 +18,7 @@ _AT_ONCE = 200
 
 _UNKNOWN = "unknown"
 
-REASONS = ("nack", "abandoned", "rejected", "expired", _UNKNOWN)
+REASONS = ("nack", "abandoned", "rejected", "aborted", "expired", _UNKNOWN)
 """Why a message may have died."""
 
 

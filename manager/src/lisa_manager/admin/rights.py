@@ -117,7 +117,7 @@ _ROLES = {
             "finished": "zadd zscore",
             "owed": "hdel hget hmget hset",
             "retry": "zadd zrange zrem zscore",
-            "failures": "hdel hget hset",
+            "failures": "hdel hget hmget hset",
             "garbage": "zadd zrem zscore",
             "closed": "exists",
             "failures owed expiring busy": "exists",

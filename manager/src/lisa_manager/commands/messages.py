@@ -1,4 +1,4 @@
-"""`lisa-manager show`, `cancel` and `reschedule`."""
+"""`lisa-manager show`, `abort`, `cancel` and `reschedule`."""
 
 import json as json_module
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from lisa_common.cli import (
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.death import DEATHS
 from lisa_manager import (
+    AbortOutcome,
     Admin,
     CancelOutcome,
     CopyState,
@@ -39,7 +40,7 @@ from lisa_manager import (
 from lisa_manager.commands.bodies import read_body, record_document
 from lisa_manager.commands.shared import TopicName, admin_command, opened, progress_of
 
-__all__ = ["cancel", "reschedule", "show"]
+__all__ = ["abort", "cancel", "reschedule", "show"]
 
 _DONE = {CancelOutcome.CANCELLED, CancelOutcome.DELIVERED}
 
@@ -174,6 +175,19 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
         "error": failure.error if failure else None,
         "failed_ms": failure.at_ms if failure else None,
     } | trace
+
+
+@admin_command
+def abort(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Ends deliveries of messages: they become garbage, and workers cancel their handlers.
+
+    Exits with 1 if no consumer has one of them.
+    """
+    with opened(settings) as admin:
+        outcomes = {id: admin.abort(topic, id) for id in ids}
+    _print_outcomes(outcomes, json=json)
+    if {AbortOutcome.ABORTED} != {*outcomes.values()}:
+        raise typer.Exit(EXIT_WRONG)
 
 
 @admin_command

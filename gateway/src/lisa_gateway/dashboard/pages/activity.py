@@ -27,6 +27,7 @@ _ENTRY_LENGTH = 40
 
 _SINGLE = {
     "cancel": "Cancel this message? It will not be delivered.",
+    "abort": "Abort this message? Its handler is cancelled, and it becomes a dead letter.",
     "purge": "Delete this dead letter for good? Its body is lost.",
 }
 

@@ -15,7 +15,17 @@ from lisa_gateway.dashboard.bodies import MOST_EDITED, as_text, show_body
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View, see_other
 from lisa_gateway.problems import Forbidden
-from lisa_manager import BulkResult, CancelOutcome, Found, GarbageFilter, Hop, Record, RescheduleOutcome, State
+from lisa_manager import (
+    AbortOutcome,
+    BulkResult,
+    CancelOutcome,
+    Found,
+    GarbageFilter,
+    Hop,
+    Record,
+    RescheduleOutcome,
+    State,
+)
 
 __all__ = ["ACTIONS", "download", "show"]
 
@@ -61,6 +71,8 @@ def _actions(found: Found) -> list[str]:
             actions.append("replay-edited")
     if states & {State.WAITING, State.READY, State.RETRY, State.DELIVERED}:
         actions.append("cancel")
+    if State.DELIVERED in states:
+        actions.append("abort")
     return actions
 
 
@@ -133,6 +145,12 @@ def _handler(what: str, act: _Act) -> Handler:
         return see_other("message", topic=topic, id=id, said=said)
 
     return handle
+
+
+async def _abort(view: View, topic: str, id: str) -> tuple[bool, str]:
+    outcome = await view.soon(view.admin.abort(topic, id))
+    done = outcome is AbortOutcome.ABORTED
+    return done, "aborted" if done else f"not aborted: the message is {outcome}"
 
 
 async def _cancel(view: View, topic: str, id: str) -> tuple[bool, str]:
@@ -233,6 +251,7 @@ async def _send_edited(view: View, topic: str, id: str, record: Record) -> str:
 
 
 ACTIONS: Mapping[str, Handler] = {
+    "abort": _handler("abort", _abort),
     "cancel": _handler("cancel", _cancel),
     "due-now": _handler("due now", _due_now),
     "reschedule": _handler("reschedule", _reschedule),
