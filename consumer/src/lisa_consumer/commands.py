@@ -18,7 +18,7 @@ from lisa_common.client.async_start import wait_for_server
 from lisa_common.collector import spare_collector
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
-from lisa_common.protocol.call import command
+from lisa_common.protocol.call import PING
 from lisa_consumer import metrics
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.load_worker import load_worker
@@ -123,5 +123,5 @@ async def _wait_for_server(worker: Worker, health: Health, patience_s: float) ->
         health.waiting("server") as explain,
     ):
         return await wait_for_server(
-            lambda: connection.call(command("PING")), patience_s=patience_s, stopping=stopping, explain=explain
+            lambda: connection.call(PING), patience_s=patience_s, stopping=stopping, explain=explain
         )

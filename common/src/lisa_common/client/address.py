@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from redis.connection import parse_url
 
 from lisa_common.client.embedded.connection import SOCKET
+from lisa_common.client.refusals import Refusals, refusals_at
 from lisa_common.client.tls import tls_context
 from lisa_common.errors import InvalidInput
 from lisa_common.tls import Tls
@@ -55,6 +56,7 @@ class Address:
     """The URL, without passwords."""
     options: Mapping[str, Any] = field(repr=False)
     """Arguments of a client connection: host, login, database."""
+    refusals: Refusals = field(repr=False)
     nodes: tuple[NodeName, ...] = ()
     """The nodes of a Cluster that the URL names; they know the others."""
 
@@ -91,7 +93,8 @@ def read_url(url: str, tls: Tls) -> Address:
         options["tls"] = tls
     elif tls:
         raise _refusal(url, "a rediss:// or rediss+… URL when tls_ca, tls_cert or tls_key is set")
-    return Address(parts.scheme, masked(url), options, nodes)
+    shown = masked(url)
+    return Address(parts.scheme, shown, options, refusals_at(shown), nodes)
 
 
 def _options(url: str, plain: str) -> dict[str, Any]:

@@ -6,11 +6,14 @@ their timeout applies to each `recv`.
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import Any
 
 import redis
 
-from lisa_common.client.translation import is_reply
+from lisa_common.client.refusals import Refusals
+from lisa_common.client.translation import is_command_refused, is_reply
+from lisa_common.model.needs import Optional
 
 __all__ = ["hardened"]
 
@@ -36,6 +39,22 @@ class _Hardened:
     """One timer for many exchanges: it is started anew only when it fires."""
     _fresh_until = 0.0
     """Until when it need not be checked by a PING, by the event loop's clock."""
+
+    def __init__(self, *, refusals: Refusals | None = None, **options: Any) -> None:
+        self._refusals = refusals or Refusals()
+        super().__init__(**options)
+
+    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as the client has it
+        """Logs in, and gives the connection its name, unless the server refuses names."""
+        if Optional.NAME in self._refusals:
+            self.client_name = None
+        try:
+            await super().on_connect_check_health(check_health)  # type: ignore[misc]
+        except redis.exceptions.ResponseError as error:
+            if not self.client_name or not is_command_refused(error):
+                raise
+            self._refusals.note(Optional.NAME, error)
+            await self.on_connect_check_health(check_health)
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
@@ -70,7 +89,9 @@ class _Hardened:
             await self.disconnect(nowait=True)
             await self.connect()
         else:
-            await self.check_health()
+            # A server that refuses PING answers, too.
+            with suppress(redis.exceptions.ResponseError):
+                await self.check_health()
 
     async def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""

@@ -3,11 +3,14 @@
 import math
 import select
 import time
+from contextlib import suppress
 from typing import Any
 
 import redis.exceptions
 
-from lisa_common.client.translation import is_reply
+from lisa_common.client.refusals import Refusals
+from lisa_common.client.translation import is_command_refused, is_reply
+from lisa_common.model.needs import Optional
 
 __all__ = ["quick"]
 
@@ -28,6 +31,22 @@ class _Quick:
     _poll: Any = None
     _polled: Any = None
     """The socket that `_poll` looks at."""
+
+    def __init__(self, *, refusals: Refusals | None = None, **options: Any) -> None:
+        self._refusals = refusals or Refusals()
+        super().__init__(**options)
+
+    def on_connect_check_health(self: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as the client has it
+        """Logs in, and gives the connection its name, unless the server refuses names."""
+        if Optional.NAME in self._refusals:
+            self.client_name = None
+        try:
+            super().on_connect_check_health(check_health)  # type: ignore[misc]
+        except redis.exceptions.ResponseError as error:
+            if not self.client_name or not is_command_refused(error):
+                raise
+            self._refusals.note(Optional.NAME, error)
+            self.on_connect_check_health(check_health)
 
     def send_packed(self: Any, data: bytes) -> None:
         """Writes packed commands, on a connection that is ready."""
@@ -57,7 +76,9 @@ class _Quick:
             self.disconnect()
             self.connect()
         else:
-            self.check_health()
+            # A server that refuses PING answers, too.
+            with suppress(redis.exceptions.ResponseError):
+                self.check_health()
 
     def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""

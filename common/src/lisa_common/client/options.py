@@ -28,6 +28,7 @@ def connection_options(address: Address, *, name: str, timeout_s: float) -> dict
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "health_check_interval": 30,
+        "refusals": address.refusals,
         **over_tcp,
         **address.options,
     }

@@ -22,6 +22,7 @@ SCRIPT_NAMES = (
     "ack",
     "adopt",
     "cancel",
+    "check_rights",
     "close_shard",
     "deregister",
     "drop",
