@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from lisa_common.model.rights import RoleName
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Worker
@@ -15,6 +14,8 @@ from support.waiting import wait_until_async
 __all__ = ["Life"]
 
 TOPIC = "orders"
+_HANDLED = {"now": 1, "later": 1, "failing": 2, "rejected": 1, "lost": 1}
+"""How often each message is handled."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,29 @@ class Life:
                 worker, handled = self._worker()
                 async with asyncio.timeout(patience_s):
                     await self._lose()
+
+                async def has_ended() -> bool:
+                    [sizes] = await admin.sizes(TOPIC)
+                    held = sizes.waiting + sizes.retry + sizes.ready
+                    return held == 0 and sizes.garbage == 2 and handled == _HANDLED
+
                 async with working(worker), asyncio.timeout(patience_s):
                     await self._send()
-                    await wait_until_async(partial(self._has_ended, admin, handled), patience_s)
+                    await wait_until_async(has_ended, patience_s)  # type: ignore[arg-type] # takes coroutine functions
 
     async def _lose(self) -> None:
         """A consumer dies with a delivery."""
         settings = ProducerSettings(redis_url=self.urls[RoleName.PRODUCER], prefix=self.prefix)
         async with AsyncProducer(settings=settings) as producer:
             await producer.send(TOPIC, b"x", id="lost")
-        reading = ConsumerSettings(redis_url=self.urls[RoleName.CONSUMER], prefix=self.prefix)
-        async with AsyncConsumer(TOPIC, "billing", settings=reading) as consumer:
+        async with self.consumer() as consumer:
             while not await consumer.read(wait=1):
                 pass
+
+    def consumer(self) -> AsyncConsumer:
+        """A consumer of the topic."""
+        settings = ConsumerSettings(redis_url=self.urls[RoleName.CONSUMER], prefix=self.prefix)
+        return AsyncConsumer(TOPIC, "billing", settings=settings)
 
     async def _send(self) -> None:
         settings = ProducerSettings(redis_url=self.urls[RoleName.PRODUCER], prefix=self.prefix)
@@ -71,9 +82,3 @@ class Life:
                 raise Reject("not wanted")
 
         return worker, handled
-
-    async def _has_ended(self, admin: AsyncAdmin, handled: Mapping[str, int]) -> bool:
-        [sizes] = await admin.sizes(TOPIC)
-        held = sizes.waiting + sizes.retry + sizes.ready
-        ended = {"now": 1, "later": 1, "failing": 2, "rejected": 1, "lost": 1}
-        return held == 0 and sizes.garbage == 2 and {id: handled.get(id) for id in ended} == ended

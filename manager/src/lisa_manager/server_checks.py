@@ -72,6 +72,8 @@ async def judge_roles(connection: AsyncConnection, prefix: str) -> list[str]:
     """What producers, consumers and managers can do as this user. Raises LisaError."""
     with suppress(AccessDenied):
         async with aclosing(connection.listen(wake_channel(prefix))) as messages:
+            # The first one comes before the server has answered.
+            await anext(messages)
             await anext(messages)
     results = await connection.execute_each(list(_OPTIONAL.values()))
     refused = {

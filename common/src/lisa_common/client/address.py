@@ -59,6 +59,8 @@ class Address:
     refusals: Refusals = field(repr=False)
     nodes: tuple[NodeName, ...] = ()
     """The nodes of a Cluster that the URL names; they know the others."""
+    channel: str = ""
+    """Where scripts publish, if the program is to say at its first call that the server refuses that."""
 
     def of(self, node: NodeName) -> "Address":
         """The address of one node of the Cluster."""

@@ -14,7 +14,7 @@ from lisa_common.client.async_progress import hardened
 from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.connection_pool import AsyncConnectionPool, Place
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
-from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.options import CALL, NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
@@ -141,7 +141,11 @@ class AsyncNode:
 
     async def _ping(self) -> None:
         # Not through the pool, whose connections `_leave` may break at the same moment for another task.
-        [reply] = await self._exchange([_PING])
+        calls = [_PING, command("PUBLISH", self._address.channel, CALL)] if self._address.channel else [_PING]
+        reply, *published = await self._exchange(calls)
+        for refusal in published:
+            if isinstance(refusal, redis.exceptions.ResponseError):
+                self._refusals.note(Optional.PUBLISH, refusal)
         # A server that refuses PING answers, too.
         if isinstance(reply, Exception) and not refused([reply]):
             raise reply

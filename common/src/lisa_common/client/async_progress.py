@@ -44,6 +44,11 @@ class _Hardened:
         self._refusals = refusals or Refusals()
         super().__init__(**options)
 
+    async def check_health(self: Any) -> None:
+        """As the client's; but a server that refuses PING answers, too."""
+        with suppress(redis.exceptions.ResponseError):
+            await super().check_health()  # type: ignore[misc]
+
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as the client has it
         """Logs in, and gives the connection its name, unless the server refuses names."""
         if Optional.NAME in self._refusals:
@@ -89,9 +94,7 @@ class _Hardened:
             await self.disconnect(nowait=True)
             await self.connect()
         else:
-            # A server that refuses PING answers, too.
-            with suppress(redis.exceptions.ResponseError):
-                await self.check_health()
+            await self.check_health()
 
     async def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""

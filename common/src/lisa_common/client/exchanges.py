@@ -36,6 +36,11 @@ class _Quick:
         self._refusals = refusals or Refusals()
         super().__init__(**options)
 
+    def check_health(self: Any) -> None:
+        """As the client's; but a server that refuses PING answers, too."""
+        with suppress(redis.exceptions.ResponseError):
+            super().check_health()  # type: ignore[misc]
+
     def on_connect_check_health(self: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as the client has it
         """Logs in, and gives the connection its name, unless the server refuses names."""
         if Optional.NAME in self._refusals:
@@ -76,9 +81,7 @@ class _Quick:
             self.disconnect()
             self.connect()
         else:
-            # A server that refuses PING answers, too.
-            with suppress(redis.exceptions.ResponseError):
-                self.check_health()
+            self.check_health()
 
     def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""

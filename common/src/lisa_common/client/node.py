@@ -13,7 +13,7 @@ from lisa_common.client.address import Address
 from lisa_common.client.connection_pool import ConnectionPool, ConnectionPools, Place
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
-from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.options import CALL, NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
@@ -149,7 +149,11 @@ class Node:
         return replies if positions is None else [replies[at] for at in positions]
 
     def _ping(self) -> None:
-        [reply] = self._exchange([_PING])
+        calls = [_PING, command("PUBLISH", self._address.channel, CALL)] if self._address.channel else [_PING]
+        reply, *published = self._exchange(calls)
+        for refusal in published:
+            if isinstance(refusal, redis.exceptions.ResponseError):
+                self._refusals.note(Optional.PUBLISH, refusal)
         # A server that refuses PING answers, too.
         if isinstance(reply, Exception) and not refused([reply]):
             raise reply

@@ -8,12 +8,15 @@ from redis.backoff import NoBackoff
 from lisa_common.client.address import Address
 from lisa_common.errors import InvalidInput
 
-__all__ = ["NO_RETRY", "UNBOUNDED", "check_options", "connection_options"]
+__all__ = ["CALL", "NO_RETRY", "UNBOUNDED", "check_options", "connection_options"]
 
 NO_RETRY = NoBackoff()
 """The Redis client must not repeat commands: it cannot know which are safe to repeat."""
 
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+
+CALL = b"here:"
+"""How messages begin that listeners do not get."""
 
 UNBOUNDED = 2**31
 """The Redis client's own limit of connections: it would raise where Lisa waits."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Refused, Unreachable
@@ -9,7 +10,7 @@ from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.model.rights import RoleName
-from lisa_common.protocol.call import command
+from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.user_rights import OPTIONAL, Verdict, commands_of, find_refused
 
 __all__ = ["check_user", "judge_user"]
@@ -43,7 +44,7 @@ async def judge_user(
     refused |= {name for name in commands_of(role) if OPTIONAL.get(name) in lost}
     if role is RoleName.CONSUMER:
         # A proxy refuses by itself, and the server does not know of it. No group has such a name.
-        read = command("XREADGROUP", "GROUP", ":", ":", "COUNT", "1", "STREAMS", keys.of("ready"), ">")
+        read: Call[Any] = command("XREADGROUP", "GROUP", ":", ":", "COUNT", "1", "STREAMS", keys.of("ready"), ">")
         [result] = await connection.execute_each([read])
         refused |= {"xreadgroup"} if isinstance(result, AccessDenied) else set()
     return Verdict.of(role, refused)

@@ -57,8 +57,11 @@ class Loss:
     def line(self, refused: Optional, reason: str = "") -> str:
         """The refusal, the loss and the remedy in one line."""
         refusal = self.said or f"the server refuses {refused}"
-        remedy = self.ask or f"ask the provider to allow {refused}"
-        return f"{refusal}{reason and f' ({reason})'}: {self.loss}; {remedy}"
+        return f"{refusal}{reason and f' ({reason})'}: {self.loss}; {self.remedy(refused)}"
+
+    def remedy(self, refused: Optional) -> str:
+        """What to ask the provider for."""
+        return self.ask or f"ask the provider to allow {refused}"
 
 
 LOSSES = {
