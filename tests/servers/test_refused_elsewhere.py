@@ -38,9 +38,9 @@ def _url(url: str, user: str) -> str:
     return url.replace("://", f"://{user.partition(' ')[0]}:pw@")
 
 
-async def _check(url: str, name: str, also: set[Optional]) -> None:
+async def _check(url: str, name: str, also: set[Optional], *, shards: int = 1) -> None:
     theirs = _url(url, name)
-    await Life("p" + name.partition(" ")[0], dict.fromkeys(ROLES, theirs), url).live()
+    await Life("p" + name.partition(" ")[0], dict.fromkeys(ROLES, theirs), url, shards=shards).live()
     assert {*refusals_at(masked(theirs))} == RULES[name][1] | also
 
 
@@ -58,7 +58,7 @@ async def test_behind_sentinels(tmp_path: Path, name: str) -> None:
 async def test_on_a_cluster(tmp_path: Path, name: str) -> None:
     """Readers that may not end the waits of others ask more often."""
     with cluster(own_binary(), tmp_path / "cluster", cluster_node_timeout=str(PATIENT_MS)) as servers:
-        _make_users(servers.servers)
-        await _check(servers.url, name, {Optional.UNBLOCK} if "providers" in name else set())
-        with pytest.raises(AccessDenied, match="a consumer needs XACK"):
+        _make_users(servers.nodes)
+        await _check(servers.url, name, {Optional.UNBLOCK} if "providers" in name else set(), shards=3)
+        with pytest.raises(AccessDenied, match="needs XACK"):
             await Life("pxack", {role: _url(servers.url, "xack") for role in ROLES}, servers.url).live()

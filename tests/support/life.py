@@ -25,11 +25,14 @@ class Life:
     prefix: str
     urls: Mapping[RoleName, str]
     admin_url: str
+    shards: int = 1
 
     async def live(self, *, patience_s: float = 20) -> None:
         """Returns once every message has ended as it should. Raises the errors of a program, and TimeoutError."""
         async with AsyncAdmin(settings=ManagerSettings(redis_url=self.admin_url, prefix=self.prefix)) as admin:
             await admin.set_policy(TOPIC, backoff_base_ms=100, backoff_jitter=0, visibility_ms=1_000, max_retries=3)
+            if self.shards > 1:
+                await admin.reshard(TOPIC, self.shards)
             async with managed(self.urls[RoleName.MANAGER], self.prefix, poll_s=0.1):
                 worker, handled = self._worker()
                 async with asyncio.timeout(patience_s):

@@ -11,6 +11,7 @@ from typing import Any
 
 import redis
 
+from lisa_common.client.options import CHECK_S, IDLE_S, PING
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import is_command_refused, is_reply
 from lisa_common.model.needs import Optional
@@ -89,12 +90,22 @@ class _Hardened:
         return self.is_connected and self._clock() <= self._fresh_until and not await self._is_broken()
 
     async def prepare(self: Any) -> None:
-        """Connects anew, or checks by a PING a connection that has long been idle."""
-        if await self._is_broken():
+        """Connects anew, unless it answers a PING after it has been idle."""
+        if await self._is_broken() or not await self._answers():
             await self.disconnect(nowait=True)
             await self.connect()
-        else:
-            await self.check_health()
+
+    async def _answers(self: Any) -> bool:
+        try:
+            async with asyncio.timeout(min(CHECK_S, self.socket_timeout or CHECK_S)):
+                await self.send_packed(PING)
+                await self._parser.read_response()
+        except redis.exceptions.ResponseError:
+            # A server that refuses PING answers, too.
+            return True
+        except (redis.exceptions.RedisError, OSError):
+            return False
+        return True
 
     async def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""
@@ -142,7 +153,7 @@ class _Hardened:
                     replies.append(error)
         finally:
             self._reading_since = None
-        self._fresh_until = self._clock() + (self.health_check_interval or math.inf)
+        self._fresh_until = self._clock() + (IDLE_S if self.health_check_interval else math.inf)
         return replies
 
     def _check_progress(self: Any, reader: asyncio.StreamReader) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis.exceptions
 
+from lisa_common.client.options import CHECK_S, IDLE_S, PING
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import is_command_refused, is_reply
 from lisa_common.model.needs import Optional
@@ -68,7 +69,7 @@ class _Quick:
                 if not is_reply(error):
                     raise
                 replies.append(error)
-        self._fresh_until = time.monotonic() + (self.health_check_interval or math.inf)
+        self._fresh_until = time.monotonic() + (IDLE_S if self.health_check_interval else math.inf)
         return replies
 
     def is_ready(self: Any) -> bool:
@@ -76,12 +77,23 @@ class _Quick:
         return time.monotonic() <= self._fresh_until and not self._is_broken()
 
     def prepare(self: Any) -> None:
-        """Connects anew, or checks by a PING a connection that has long been idle."""
-        if self._is_broken():
+        """Connects anew, unless it answers a PING after it has been idle."""
+        if self._is_broken() or not self._answers():
             self.disconnect()
             self.connect()
-        else:
-            self.check_health()
+
+    def _answers(self: Any) -> bool:
+        try:
+            self._sock.sendall(PING)
+            if not self._parser.can_read(min(CHECK_S, self.socket_timeout or CHECK_S)):
+                return False
+            self._parser.read_response()
+        except redis.exceptions.ResponseError:
+            # A server that refuses PING answers, too.
+            return True
+        except (redis.exceptions.RedisError, OSError):
+            return False
+        return True
 
     def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""
