@@ -92,6 +92,20 @@ class Settings(BaseSettings):
     tls_key: Annotated[
         SecretStr | None, Field(description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text")
     ] = None
+    tls_server_name: Annotated[
+        str | None, Field(description="the name in the server's certificate, if it is not the host of the URL")
+    ] = None
+    tls_pin: Annotated[
+        str | None,
+        Field(description="SHA-256 of the certificates to trust, separated by commas, in place of authorities"),
+    ] = None
+    credential_provider: Annotated[
+        str | None, Field(description="module:function that provides user and password, for those that expire")
+    ] = None
+    address_map: Annotated[
+        dict[str, str],
+        Field(description="reachable addresses by those that a Cluster or sentinels announce: host:port, or host"),
+    ] = {}
     prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="lowest level that programs log")
@@ -114,7 +128,7 @@ class Settings(BaseSettings):
     @property
     def tls(self) -> Tls:
         """TLS for `rediss://` URLs."""
-        return Tls(self.tls_ca, _revealed(self.tls_cert), _revealed(self.tls_key))
+        return Tls(self.tls_ca, _revealed(self.tls_cert), _revealed(self.tls_key), self.tls_server_name, self.tls_pin)
 
     @field_validator("prefix")
     @classmethod

@@ -22,12 +22,12 @@ from lisa_common.client.wire import (
     LOADS,
     as_texts,
     check_replies,
+    forgotten,
     has_errors,
     merge_waits,
     pack,
     refused,
     script_loads,
-    without_script,
 )
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
@@ -182,7 +182,7 @@ class AsyncNode:
     async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
         """Repeats calls for which the server lacked a script, or does not run it by its SHA."""
         for _ in range(LOADS):
-            positions = without_script(calls, replies)
+            positions = forgotten(calls, replies)
             if not positions or not await self._repeat(calls, positions, replies):
                 break
         if must_reconnect(replies):

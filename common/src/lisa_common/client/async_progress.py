@@ -9,8 +9,10 @@ import math
 from contextlib import suppress
 from typing import Any
 
+import hiredis
 import redis
 
+from lisa_common.client.credentials import RENEW_S
 from lisa_common.client.options import CHECK_S, IDLE_S, PING
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import is_command_refused, is_reply
@@ -38,12 +40,14 @@ class _Hardened:
     """Since when replies are being read; None while none are."""
     _watch: asyncio.TimerHandle | None = None
     """One timer for many exchanges: it is started anew only when it fires."""
+    _login_until = math.inf
+    """Until when its credentials are good, by the same clock."""
     _fresh_until = 0.0
     """Until when it need not be checked by a PING, by the event loop's clock."""
 
-    def __init__(self, *, refusals: Refusals | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, refusals: Refusals | None = None, **options: Any) -> None:
         self._refusals = refusals or Refusals()
-        super().__init__(**options)
+        super().__init__(*args, **options)
 
     async def check_health(self: Any) -> None:
         """As the client's; but a server that refuses PING answers, too."""
@@ -61,6 +65,8 @@ class _Hardened:
                 raise
             self._refusals.note(Optional.NAME, error)
             await self.on_connect_check_health(check_health)
+        if self.credential_provider:
+            self._login_until = self._clock() + RENEW_S
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
@@ -94,6 +100,15 @@ class _Hardened:
         if await self._is_broken() or not await self._answers():
             await self.disconnect(nowait=True)
             await self.connect()
+        elif self._clock() > self._login_until:
+            await self._log_in_again()
+
+    async def _log_in_again(self: Any) -> None:
+        """Sends the credentials of now, before the server ends those of the connection."""
+        self._login_until = self._clock() + RENEW_S
+        login = await self.credential_provider.get_credentials_async()
+        await self.send_packed(hiredis.pack_command(("AUTH", *login)))
+        await self._parser.read_response()
 
     async def _answers(self: Any) -> bool:
         try:
@@ -153,7 +168,8 @@ class _Hardened:
                     replies.append(error)
         finally:
             self._reading_since = None
-        self._fresh_until = self._clock() + (IDLE_S if self.health_check_interval else math.inf)
+        fresh_until = self._clock() + (IDLE_S if self.health_check_interval else math.inf)
+        self._fresh_until = min(fresh_until, self._login_until)
         return replies
 
     def _check_progress(self: Any, reader: asyncio.StreamReader) -> None:

@@ -6,8 +6,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import hiredis
 import redis.exceptions
 
+from lisa_common.client.credentials import RENEW_S
 from lisa_common.client.options import CHECK_S, IDLE_S, PING
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import is_command_refused, is_reply
@@ -26,6 +28,8 @@ def quick(kind: type[Any]) -> type[Any]:
 class _Quick:
     """What `quick` puts before a class of connections."""
 
+    _login_until = math.inf
+    """Until when its credentials are good, by the same clock."""
     _fresh_until = 0.0
     """Until when it need not be checked by a PING, by the monotonic clock."""
 
@@ -33,9 +37,9 @@ class _Quick:
     _polled: Any = None
     """The socket that `_poll` looks at."""
 
-    def __init__(self, *, refusals: Refusals | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, refusals: Refusals | None = None, **options: Any) -> None:
         self._refusals = refusals or Refusals()
-        super().__init__(**options)
+        super().__init__(*args, **options)
 
     def check_health(self: Any) -> None:
         """As the client's; but a server that refuses PING answers, too."""
@@ -53,6 +57,8 @@ class _Quick:
                 raise
             self._refusals.note(Optional.NAME, error)
             self.on_connect_check_health(check_health)
+        if self.credential_provider:
+            self._login_until = time.monotonic() + RENEW_S
 
     def send_packed(self: Any, data: bytes) -> None:
         """Writes packed commands, on a connection that is ready."""
@@ -69,7 +75,8 @@ class _Quick:
                 if not is_reply(error):
                     raise
                 replies.append(error)
-        self._fresh_until = time.monotonic() + (IDLE_S if self.health_check_interval else math.inf)
+        fresh_until = time.monotonic() + (IDLE_S if self.health_check_interval else math.inf)
+        self._fresh_until = min(fresh_until, self._login_until)
         return replies
 
     def is_ready(self: Any) -> bool:
@@ -81,6 +88,15 @@ class _Quick:
         if self._is_broken() or not self._answers():
             self.disconnect()
             self.connect()
+        elif time.monotonic() > self._login_until:
+            self._log_in_again()
+
+    def _log_in_again(self: Any) -> None:
+        """Sends the credentials of now, before the server ends those of the connection."""
+        self._login_until = time.monotonic() + RENEW_S
+        login = self.credential_provider.get_credentials()
+        self.send_packed(hiredis.pack_command(("AUTH", *login)))
+        self._parser.read_response()
 
     def _answers(self: Any) -> bool:
         try:

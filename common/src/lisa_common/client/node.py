@@ -21,12 +21,12 @@ from lisa_common.client.wire import (
     LOADS,
     as_texts,
     check_replies,
+    forgotten,
     has_errors,
     merge_waits,
     pack,
     refused,
     script_loads,
-    without_script,
 )
 from lisa_common.errors import LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.needs import Optional
@@ -187,7 +187,7 @@ class Node:
     def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
         """Repeats calls for which the server lacked a script, or does not run it by its SHA."""
         for _ in range(LOADS):
-            positions = without_script(calls, replies)
+            positions = forgotten(calls, replies)
             if not positions or not self._repeat(calls, positions, replies):
                 break
         if must_reconnect(replies):

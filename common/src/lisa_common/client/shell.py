@@ -1,6 +1,6 @@
 """The part that both shells share: opening connections by a URL or by settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -30,9 +30,11 @@ class Shell(Generic[Server]):
         timeout_s: float = 10.0,
         max_connections: int = MAX_CONNECTIONS,
         tls: Tls = NO_TLS,
+        credentials: str | None = None,
+        address_map: Mapping[str, str] | None = None,
         channel: str = "",
     ) -> None:
-        address = replace(read_url(url, tls), channel=channel)
+        address = replace(read_url(url, tls, credentials, address_map or {}), channel=channel)
         kind = self._cluster_type if address.nodes else self._node_type
         self.shown = address.shown
         """The URL, without passwords."""
@@ -65,6 +67,8 @@ class Shell(Generic[Server]):
             timeout_s=settings.timeout_s + blocking_s,
             max_connections=settings.max_connections,
             tls=settings.tls,
+            credentials=settings.credential_provider,
+            address_map=settings.address_map,
             channel=wake_channel(settings.prefix) if wakes else "",
         )
 

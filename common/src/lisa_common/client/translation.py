@@ -121,8 +121,6 @@ def _unwrapped(error: Exception) -> Exception:
 
 def _redis_error(error: Exception) -> LisaError:
     text = first_line(error)
-    if isinstance(error, _DENIED) or text.startswith(_DENIALS) or _REFUSED_COMMAND.search(text):
-        return AccessDenied(f"Redis denies access: {text}")
     refusals = (
         redis_errors.BusyLoadingError,
         redis_errors.ClusterDownError,
@@ -130,7 +128,10 @@ def _redis_error(error: Exception) -> LisaError:
         redis_errors.ReadOnlyError,
         redis_errors.TryAgainError,
     )
-    if isinstance(error, refusals) or text.startswith(_REFUSALS):
+    refuses = isinstance(error, refusals) or text.startswith(_REFUSALS)
+    if isinstance(error, _DENIED) or text.startswith(_DENIALS) or (_REFUSED_COMMAND.search(text) and not refuses):
+        return AccessDenied(f"Redis denies access: {text}")
+    if refuses:
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.NoScriptError):
         return Refused(_NO_SCRIPT)
@@ -168,7 +169,7 @@ def is_reply(error: Exception) -> bool:
 
 def is_command_refused(reply: Any) -> bool:
     """Whether a reply refuses its command, and not one that a script calls."""
-    if not isinstance(reply, redis_errors.ResponseError):
+    if not isinstance(reply, redis_errors.ResponseError) or isinstance(reply, redis_errors.OutOfMemoryError):
         return False
     text = first_line(reply)
     return bool(_REFUSED_COMMAND.search(text)) and not re.search(r"(from|in|executing the) script|@user_script", text)

@@ -17,13 +17,13 @@ __all__ = [
     "LOADS",
     "as_texts",
     "check_replies",
+    "forgotten",
     "has_errors",
     "merge_waits",
     "pack",
     "read_reply",
     "refused",
     "script_loads",
-    "without_script",
 ]
 
 
@@ -101,7 +101,7 @@ LOADS = 3
 """Most times that scripts are loaded for one request: a proxy in front of several servers may never keep them."""
 
 
-def without_script(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
+def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the calls whose scripts the server forgot, or runs by text only, and of the keyless calls behind."""
     missing = {
         at

@@ -7,6 +7,7 @@ from typing import Self
 
 from lisa_common.errors import AccessDenied, ServerError
 from lisa_common.model.keys import (
+    HISTORY,
     ShardKeys,
     activity_key,
     dropped_key,
@@ -138,7 +139,8 @@ def _of_topic(rights: Role, keys: ShardKeys) -> Iterator[tuple[str, list[str]]]:
         for name in names.split():
             # Keys that are named for a message are those of Spark and of gateways.
             if ":" not in name:
-                for command in f"{commands} {rights.on_all}".split():
+                is_named = "*" in name or name == HISTORY
+                for command in f"{commands} {'' if is_named else rights.on_all}".split():
                     yield command, _on(command, keys.of(name.rstrip("*")))
 
 
