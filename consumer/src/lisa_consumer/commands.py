@@ -1,6 +1,7 @@
 """The commands of `lisa-consumer`."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -103,7 +104,8 @@ def _export(settings: ConsumerSettings) -> None:
     """Exports the settings to the environment, where the worker's module and its processes load them."""
     for name in settings.model_fields_set:
         value = getattr(settings, name)
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        text = value.get_secret_value() if isinstance(value, SecretStr) else text
         os.environ[f"LISA_{name.upper()}"] = text
 
 
