@@ -138,7 +138,7 @@ def test_bad_files_are_named(certificates: Certificates, foreign: Certificates, 
         (
             "redis://localhost:1",
             Tls(ca="ca.crt"),
-            r"a rediss:// or rediss\+… URL when tls_ca, tls_cert or tls_key is set",
+            r"a rediss:// or rediss\+… URL when one of the settings tls_… is set",
         ),
         ("unix:///x", Tls(ca="ca.crt"), "a rediss:// or"),
         ("rediss://localhost:1?ssl_cert_reqs=none", NO_TLS, "without ssl_cert_reqs"),

@@ -143,7 +143,8 @@ class _Watcher:
             self._roles[found[1]] = _NAMES.get(words[1])
         if found[1] != "lua":
             self._last = self._roles.get(found[1])
-        if self._last:
+        # Who may run a script on some keys may run it on none.
+        if self._last and not (verb == "evalsha" and words[1] == "0"):
             names = {key_name(self.prefix, word) for word in words} - {""}
             if not verb.endswith(("publish", "subscribe")):
                 names -= {"wake", "events"}  # arguments

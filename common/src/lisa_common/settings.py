@@ -9,6 +9,7 @@ programs share; each program has a table of its own:
     poll_s = 1.0
 """
 
+import json
 import os
 import re
 import tomllib
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
 from lisa_common.tls import Tls
@@ -92,6 +93,21 @@ class Settings(BaseSettings):
     tls_key: Annotated[
         SecretStr | None, Field(description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text")
     ] = None
+    tls_server_name: Annotated[
+        str | None, Field(description="the name in the server's certificate, if it is not the host of the URL")
+    ] = None
+    tls_pin: Annotated[
+        str | None,
+        Field(description="SHA-256 of the certificates to trust, separated by commas, in place of authorities"),
+    ] = None
+    credential_provider: Annotated[
+        str | None, Field(description="module:function that provides user and password, for those that expire")
+    ] = None
+    address_map: Annotated[
+        dict[str, str],
+        NoDecode,
+        Field(description="reachable addresses by those that a Cluster or sentinels announce: host:port, or host"),
+    ] = {}
     prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="lowest level that programs log")
@@ -114,7 +130,16 @@ class Settings(BaseSettings):
     @property
     def tls(self) -> Tls:
         """TLS for `rediss://` URLs."""
-        return Tls(self.tls_ca, _revealed(self.tls_cert), _revealed(self.tls_key))
+        return Tls(self.tls_ca, _revealed(self.tls_cert), _revealed(self.tls_key), self.tls_server_name, self.tls_pin)
+
+    @field_validator("address_map", mode="before")
+    @classmethod
+    def _read_map(cls, value: Any) -> Any:
+        """A flag or a variable has JSON."""
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError("a JSON object") from None
 
     @field_validator("prefix")
     @classmethod

@@ -15,9 +15,13 @@ class Tls:
     """The certificate to show to a server that requests one; its chain may follow it."""
     key: str | None = field(default=None, repr=False)
     """The private key of `cert`, without a passphrase; None: `cert` contains it."""
+    server_name: str | None = None
+    """The name in the server's certificate; None: the host."""
+    pin: str | None = None
+    """SHA-256 of trusted certificates in hex, separated by commas; no authority has to have signed them."""
 
     def __bool__(self) -> bool:
-        return any((self.ca, self.cert, self.key))
+        return any((self.ca, self.cert, self.key, self.server_name, self.pin))
 
 
 NO_TLS = Tls()

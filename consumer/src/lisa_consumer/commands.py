@@ -1,6 +1,7 @@
 """The commands of `lisa-consumer`."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from lisa_common.client.async_start import wait_for_server
 from lisa_common.collector import spare_collector
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
-from lisa_common.protocol.call import command
+from lisa_common.protocol.call import PING
 from lisa_consumer import metrics
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.load_worker import load_worker
@@ -103,7 +104,8 @@ def _export(settings: ConsumerSettings) -> None:
     """Exports the settings to the environment, where the worker's module and its processes load them."""
     for name in settings.model_fields_set:
         value = getattr(settings, name)
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        text = value.get_secret_value() if isinstance(value, SecretStr) else text
         os.environ[f"LISA_{name.upper()}"] = text
 
 
@@ -123,5 +125,5 @@ async def _wait_for_server(worker: Worker, health: Health, patience_s: float) ->
         health.waiting("server") as explain,
     ):
         return await wait_for_server(
-            lambda: connection.call(command("PING")), patience_s=patience_s, stopping=stopping, explain=explain
+            lambda: connection.call(PING), patience_s=patience_s, stopping=stopping, explain=explain
         )

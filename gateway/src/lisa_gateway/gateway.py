@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.errors import LisaError
+from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
@@ -147,7 +147,7 @@ class Gateway:
                     hear(events)
             except LisaError as error:
                 failures += 1
-                log = logger.debug if failures > 1 else logger.warning
+                log = logger.debug if failures > 1 or isinstance(error, AccessDenied) else logger.warning
                 log(
                     "cannot receive events of managers, retrying: %s",
                     error,

@@ -14,8 +14,12 @@ from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.async_tasks import cancel_all
-from lisa_common.errors import LisaError
+from lisa_common.client.user_check import check_user
+from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.needs import Optional
+from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
 from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
@@ -34,7 +38,7 @@ from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.problem_log import ProblemLog
-from lisa_manager.server_checks import examine
+from lisa_manager.server_checks import ANY_TOPIC, examine
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
 
@@ -195,8 +199,12 @@ class Manager:
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     async def _check_server(self) -> None:
-        for finding in (await examine(self._connection)).findings:
-            logger.warning("%s", finding, extra=event("server_unfit"))
+        try:
+            for finding in (await examine(self._connection)).findings:
+                logger.warning("%s", finding, extra=event("server_unfit"))
+        except AccessDenied as error:
+            self._connection.refusals.note(Optional.INFO, error)
+        await check_user(self._connection, RoleName.MANAGER, ShardKeys(self._settings.prefix, ANY_TOPIC))
         try:
             await self._loader.turn()
         except LisaError as error:

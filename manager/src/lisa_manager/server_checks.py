@@ -2,14 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError
+from lisa_common.client.user_check import judge_user
+from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.model.needs import Optional
+from lisa_common.model.rights import RoleName
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["SECTIONS", "Health", "examine", "judge", "read_info", "read_version"]
+__all__ = ["SECTIONS", "Health", "examine", "judge", "judge_roles", "read_info", "read_version"]
 
 _OLDEST = (7, 0)
 _SLOTS = "16384"
@@ -23,6 +28,8 @@ class Health:
     """Problems, one line each."""
     remarks: list[str] = field(default_factory=list)
     """The nodes of a Cluster, and hints; empty for a single server."""
+    roles: list[str] = field(default_factory=list)
+    """What producers, consumers and managers can do as this user; one line, or more, for each."""
 
 
 async def examine(connection: AsyncConnection) -> Health:
@@ -44,6 +51,43 @@ async def examine(connection: AsyncConnection) -> Health:
         [f"{_join(names, len(answers))}: {finding}" for finding, names in nodes_by_finding.items()],
         _remarks(infos, len(answers) - len(infos)),
     )
+
+
+ANY_TOPIC = "any"
+"""A name for the check of what a user may do with topics; there need not be one yet."""
+
+_ROLES = (RoleName.PRODUCER, RoleName.CONSUMER, RoleName.MANAGER)
+_OPTIONAL: Mapping[Optional, Call[Any]] = {
+    Optional.NAME: command("CLIENT", "SETNAME", "lisa-doctor"),
+    Optional.LOAD: command("SCRIPT", "LOAD", "return 0"),
+    Optional.SCRIPTS: command("SCRIPT", "EXISTS", "0" * 40),
+    Optional.INFO: command("INFO", "server"),
+    Optional.WAIT: command("WAIT", "0", "1"),
+    Optional.WAITAOF: command("WAITAOF", "0", "0", "1"),
+}
+"""Calls that change nothing, by what a proxy may refuse. Connections find out the rest by themselves."""
+
+
+async def judge_roles(connection: AsyncConnection, prefix: str) -> list[str]:
+    """What producers, consumers and managers can do as this user. Raises LisaError."""
+    with suppress(AccessDenied):
+        async with aclosing(connection.listen(wake_channel(prefix))) as messages:
+            # The first one comes before the server has answered.
+            await anext(messages)
+            await anext(messages)
+    results = await connection.execute_each(list(_OPTIONAL.values()))
+    refused = {
+        optional for optional, result in zip(_OPTIONAL, results, strict=True) if isinstance(result, AccessDenied)
+    }
+    lines = []
+    for role in _ROLES:
+        try:
+            verdict = await judge_user(connection, role, ShardKeys(prefix, ANY_TOPIC), refused)
+        except AccessDenied as error:
+            lines.append(f"as {role}: does not work: {error}")
+        else:
+            lines += verdict.lines()
+    return lines
 
 
 async def read_version(connection: AsyncConnection) -> tuple[int, ...]:

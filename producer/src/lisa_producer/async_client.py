@@ -55,7 +55,7 @@ class AsyncProducer(AsyncClosing):
         self._codec = check_codec(codec)
         self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)
-        self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
+        self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url, wakes=True)
         self._coalescers = PerLoop(lambda: AsyncCoalescer(self._connection, self._settings))
 
     async def send(

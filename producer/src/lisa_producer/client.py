@@ -65,7 +65,7 @@ class Producer(Closing):
         self._codec = check_codec(codec)
         self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)
-        self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
+        self._connection = Connection.of(self._settings, name="lisa-producer", url=url, wakes=True)
         self._coalescer = Coalescer(self._connection, self._settings)
 
     def send(

@@ -13,7 +13,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.record import VERSION, unpack_record
-from lisa_common.protocol.call import Call
+from lisa_common.protocol.call import Call, key_of
 from lisa_common.protocol.producing import SENDS
 
 __all__ = ["Sent", "same_body", "watch"]
@@ -98,10 +98,9 @@ def _check(url: str, wanted: str, calls: Sequence[Call[Any]], prefix: str) -> No
     if url != wanted:
         raise InvalidInput("redis_url", url, f"{wanted}, the server {hint}")
     for call in calls:
-        if call.script:
-            key = str(call.args[3])
-            if not key.startswith(f"{prefix}:"):
-                raise InvalidInput("prefix", key.partition(":")[0], f"{prefix!r}, the prefix {hint}")
+        key = key_of(call) if call.script else None
+        if key is not None and not str(key).startswith(f"{prefix}:"):
+            raise InvalidInput("prefix", str(key).partition(":")[0], f"{prefix!r}, the prefix {hint}")
 
 
 def _report(calls: Sequence[Call[Any]], results: Sequence[Any], on_sent: Callable[[Sent], None]) -> None:

@@ -237,7 +237,7 @@ def test_hostile_data_runs_nothing(watched: Watched, producer: Producer, topic: 
 
 
 @pytest.mark.timeout(300)
-def test_everything_but_charts_works_without_scripts(chromium: Browser, base_url: str, filled: str) -> None:
+def test_everything_but_charts_works_forgottens(chromium: Browser, base_url: str, filled: str) -> None:
     """Links and forms."""
     context = chromium.new_context(java_script_enabled=False)
     watching = Watched(context, base_url)

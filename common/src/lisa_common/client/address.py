@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.connection import parse_url
 
+from lisa_common.client.credentials import credential_provider
 from lisa_common.client.embedded.connection import SOCKET
+from lisa_common.client.refusals import Refusals, refusals_at
 from lisa_common.client.tls import tls_context
 from lisa_common.errors import InvalidInput
 from lisa_common.tls import Tls
 
-__all__ = ["Address", "NodeName", "Sentinels", "masked", "read_url"]
+__all__ = ["Address", "NodeName", "Sentinels", "masked", "reach", "read_map", "read_url"]
 
 _SCHEMES = (
     *("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
@@ -35,6 +38,9 @@ _NO_PORT = re.compile(r"^(?!\[)([^:/?#]*):(?!\d+(?:[,/?#]|$)).+$", re.DOTALL)
 NodeName = tuple[str, int]
 """Host and port."""
 
+Reached = Mapping[str, tuple[str, int | None]]
+"""Host and port, None for the same port, by `host:port` or host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
@@ -44,6 +50,7 @@ class Sentinels:
     nodes: tuple[NodeName, ...]
     login: Mapping[str, str] = field(repr=False)
     """`username` and `password` at the sentinels; either may be missing."""
+    reached: Reached = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +62,26 @@ class Address:
     """The URL, without passwords."""
     options: Mapping[str, Any] = field(repr=False)
     """Arguments of a client connection: host, login, database."""
+    refusals: Refusals = field(repr=False)
     nodes: tuple[NodeName, ...] = ()
     """The nodes of a Cluster that the URL names; they know the others."""
+    reached: Reached = field(default_factory=dict, repr=False)
+    """Where to reach announced nodes."""
+    channel: str = ""
+    """Where scripts publish, if the program is to say at its first call that the server refuses that."""
 
     def of(self, node: NodeName) -> "Address":
         """The address of one node of the Cluster."""
-        host, port = node
+        host, port = reach(node, self.reached)
         scheme = self.scheme.removesuffix("+cluster")
         name = f"[{host}]" if ":" in host else host
         options = {**self.options, "host": host, "port": port}
         return replace(self, scheme=scheme, shown=f"{scheme}://{name}:{port}", options=options, nodes=())
 
 
-def read_url(url: str, tls: Tls) -> Address:
+def read_url(
+    url: str, tls: Tls, credentials: str | None = None, address_map: Mapping[str, str] = MappingProxyType({})
+) -> Address:
     """Reads a URL. Raises InvalidInput, which hides passwords."""
     if not isinstance(url, str):
         raise _refusal(str(url), "text")
@@ -86,12 +100,50 @@ def read_url(url: str, tls: Tls) -> Address:
         options, nodes = _cluster_options(url, parts)
     else:
         options = _options(url, url)
-    if parts.scheme.startswith("rediss"):
+    _add_login(url, parts.scheme, options, tls, credentials)
+    reached = read_map(address_map)
+    if "sentinels" in options:
+        options["sentinels"] = replace(options["sentinels"], reached=reached)
+    shown = masked(url)
+    return Address(parts.scheme, shown, options, refusals_at(shown), nodes, reached=reached)
+
+
+def _add_login(url: str, scheme: str, options: dict[str, Any], tls: Tls, credentials: str | None) -> None:
+    """Adds TLS and the provider of credentials to the arguments of a client connection."""
+    if scheme.startswith("rediss"):
         tls_context(tls)
         options["tls"] = tls
     elif tls:
-        raise _refusal(url, "a rediss:// or rediss+… URL when tls_ca, tls_cert or tls_key is set")
-    return Address(parts.scheme, masked(url), options, nodes)
+        raise _refusal(url, "a rediss:// or rediss+… URL when one of the settings tls_… is set")
+    if credentials and scheme != "embedded":
+        if named := [name for name in ("username", "password") if name in options]:
+            raise _refusal(url, f"a URL without {' and '.join(named)} when credential_provider is set")
+        options["credential_provider"] = credential_provider(credentials)
+
+
+def read_map(given: Mapping[str, str]) -> Reached:
+    """Reads the setting `address_map`. Raises InvalidInput."""
+    expected = "addresses as in 10.0.0.1:6379 or 10.0.0.1, and for each where to reach it"
+    reached = {}
+    for announced, target in given.items():
+        try:
+            parts, key = urlsplit(f"//{target}"), urlsplit(f"//{announced}")
+            host, port, ports = parts.hostname, parts.port, (key.port is None, parts.port is None)
+        except ValueError:
+            raise InvalidInput("address_map", given, expected) from None
+        if not host or not key.hostname or ports == (False, True):
+            raise InvalidInput("address_map", given, expected)
+        reached[announced.strip("[]") if key.port is None else announced] = (host, port)
+    return reached
+
+
+def reach(node: NodeName, reached: Reached) -> NodeName:
+    """Where to reach an announced node."""
+    if not reached:
+        return node
+    name, port = node
+    found = reached.get(f"[{name}]:{port}" if ":" in name else f"{name}:{port}") or reached.get(name) or (name, port)
+    return found[0], found[1] or port
 
 
 def _options(url: str, plain: str) -> dict[str, Any]:

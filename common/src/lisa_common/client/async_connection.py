@@ -18,7 +18,7 @@ from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, Flow, complete, unfinished
+from lisa_common.protocol.call import Call, Flow, Pause, complete, unfinished
 
 __all__ = ["AsyncConnection"]
 
@@ -53,6 +53,11 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         try:
             step = next(flow)
             while True:
+                if isinstance(step, Pause):
+                    self.refusals.note(step.refused)
+                    await asyncio.sleep(step.seconds)
+                    step = flow.send(())
+                    continue
                 calls = (step,) if isinstance(step, Call) else step
                 try:
                     results = await self._complete(calls, deadline)

@@ -14,13 +14,24 @@ from lisa_common.client.async_progress import hardened
 from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.connection_pool import AsyncConnectionPool, Place
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
-from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.options import CALL, NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
+from lisa_common.client.wire import (
+    LOADS,
+    as_texts,
+    check_replies,
+    forgotten,
+    has_errors,
+    merge_waits,
+    pack,
+    refused,
+    script_loads,
+)
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
 
@@ -51,6 +62,7 @@ class AsyncNode:
         self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
     ) -> None:
         self._address = address
+        self._refusals = address.refusals
         options = connection_options(address, name=name, timeout_s=timeout_s)
         limit = options.pop("max_connections", max_connections)
         factory = redis.asyncio.ConnectionPool(
@@ -111,10 +123,17 @@ class AsyncNode:
                 async for message in messages:
                     yield message
         except (redis.exceptions.RedisError, OSError) as error:
-            raise lisa_error(error) from error
+            translated = lisa_error(error)
+            if isinstance(translated, AccessDenied):
+                self._refusals.note(Optional.SUBSCRIBE, translated)
+            raise translated from error
 
     async def _publish(self, channel: str, data: bytes) -> None:
-        check_replies(await self.ask([command("PUBLISH", channel, data)]))
+        try:
+            check_replies(await self.ask([command("PUBLISH", channel, data)]))
+        except AccessDenied as error:
+            self._refusals.note(Optional.PUBLISH, error)
+            raise
 
     async def _probe(self) -> None:
         await self._attempt(self._ping(), unreachable_at=self._address)
@@ -122,8 +141,13 @@ class AsyncNode:
 
     async def _ping(self) -> None:
         # Not through the pool, whose connections `_leave` may break at the same moment for another task.
-        [reply] = await self._exchange([_PING])
-        if isinstance(reply, Exception):
+        calls = [_PING, command("PUBLISH", self._address.channel, CALL)] if self._address.channel else [_PING]
+        reply, *published = await self._exchange(calls)
+        for refusal in published:
+            if isinstance(refusal, redis.exceptions.ResponseError):
+                self._refusals.note(Optional.PUBLISH, refusal)
+        # A server that refuses PING answers, too.
+        if isinstance(reply, Exception) and not refused([reply]):
             raise reply
 
     async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -132,7 +156,7 @@ class AsyncNode:
     async def _send(self, calls: Sequence[Call[Any]]) -> Place:
         place = await self._enter()
         try:
-            await place.connection.send_packed(pack(merge_waits(calls)[0]))
+            await place.connection.send_packed(pack(merge_waits(calls)[0], with_texts=self._refusals.sends_texts))
         except BaseException:
             await self._end(place)
             raise
@@ -156,24 +180,31 @@ class AsyncNode:
         return reply
 
     async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-        """Repeats calls for which the server lacked a script."""
+        """Repeats calls for which the server lacked a script, or does not run it by its SHA."""
         for _ in range(LOADS):
             positions = forgotten(calls, replies)
-            left = [calls[at] for at in positions]
-            if not left or not await self._load(left):
+            if not positions or not await self._repeat(calls, positions, replies):
                 break
-            for at, reply in zip(positions, await self._attempt(self._exchange(left)), strict=True):
-                replies[at] = reply
         if must_reconnect(replies):
             await self._leave()
         return replies
 
-    async def _load(self, calls: Sequence[Call[Any]]) -> bool:
-        """Loads the scripts of these calls. Result: False if the user may not."""
-        try:
-            check_replies(await self._attempt(self._exchange(script_loads(calls))))
-        except AccessDenied:
-            return False
+    async def _repeat(self, calls: Sequence[Call[Any]], positions: Sequence[int], replies: list[Any]) -> bool:
+        """Loads the scripts of these calls, or sends them as text. Result: False if the user may do neither."""
+        left = [calls[at] for at in positions]
+        refusal, kind = refused([replies[at] for at in positions]), Optional.EVALSHA
+        if refusal is None:
+            loads = await self._attempt(self._exchange(script_loads(left)))
+            refusal, kind = refused(loads), Optional.LOAD
+            if refusal is None:
+                check_replies(loads)
+        again = await self._attempt(self._exchange(as_texts(left) if refusal else left))
+        if refusal:
+            if refused(again):
+                return False
+            self._refusals.note(kind, refusal)
+        for at, reply in zip(positions, again, strict=True):
+            replies[at] = reply
         return True
 
     async def _enter(self) -> Place:

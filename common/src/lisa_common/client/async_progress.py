@@ -6,11 +6,17 @@ their timeout applies to each `recv`.
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import Any
 
+import hiredis
 import redis
 
-from lisa_common.client.translation import is_reply
+from lisa_common.client.credentials import RENEW_S
+from lisa_common.client.options import CHECK_S, IDLE_S, PING
+from lisa_common.client.refusals import Refusals
+from lisa_common.client.translation import is_command_refused, is_reply
+from lisa_common.model.needs import Optional
 
 __all__ = ["hardened"]
 
@@ -34,8 +40,33 @@ class _Hardened:
     """Since when replies are being read; None while none are."""
     _watch: asyncio.TimerHandle | None = None
     """One timer for many exchanges: it is started anew only when it fires."""
+    _login_until = math.inf
+    """Until when its credentials are good, by the same clock."""
     _fresh_until = 0.0
     """Until when it need not be checked by a PING, by the event loop's clock."""
+
+    def __init__(self, *args: Any, refusals: Refusals | None = None, **options: Any) -> None:
+        self._refusals = refusals or Refusals()
+        super().__init__(*args, **options)
+
+    async def check_health(self: Any) -> None:
+        """As the client's; but a server that refuses PING answers, too."""
+        with suppress(redis.exceptions.ResponseError):
+            await super().check_health()  # type: ignore[misc]
+
+    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as the client has it
+        """Logs in, and gives the connection its name, unless the server refuses names."""
+        if Optional.NAME in self._refusals:
+            self.client_name = None
+        try:
+            await super().on_connect_check_health(check_health)  # type: ignore[misc]
+        except redis.exceptions.ResponseError as error:
+            if not self.client_name or not is_command_refused(error):
+                raise
+            self._refusals.note(Optional.NAME, error)
+            await self.on_connect_check_health(check_health)
+        if self.credential_provider:
+            self._login_until = self._clock() + RENEW_S
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
@@ -65,12 +96,31 @@ class _Hardened:
         return self.is_connected and self._clock() <= self._fresh_until and not await self._is_broken()
 
     async def prepare(self: Any) -> None:
-        """Connects anew, or checks by a PING a connection that has long been idle."""
-        if await self._is_broken():
+        """Connects anew, unless it answers a PING after it has been idle."""
+        if await self._is_broken() or not await self._answers():
             await self.disconnect(nowait=True)
             await self.connect()
-        else:
-            await self.check_health()
+        elif self._clock() > self._login_until:
+            await self._log_in_again()
+
+    async def _log_in_again(self: Any) -> None:
+        """Sends the credentials of now, before the server ends those of the connection."""
+        self._login_until = self._clock() + RENEW_S
+        login = await self.credential_provider.get_credentials_async()
+        await self.send_packed(hiredis.pack_command(("AUTH", *login)))
+        await self._parser.read_response()
+
+    async def _answers(self: Any) -> bool:
+        try:
+            async with asyncio.timeout(min(CHECK_S, self.socket_timeout or CHECK_S)):
+                await self.send_packed(PING)
+                await self._parser.read_response()
+        except redis.exceptions.ResponseError:
+            # A server that refuses PING answers, too.
+            return True
+        except (redis.exceptions.RedisError, OSError):
+            return False
+        return True
 
     async def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""
@@ -118,7 +168,8 @@ class _Hardened:
                     replies.append(error)
         finally:
             self._reading_since = None
-        self._fresh_until = self._clock() + (self.health_check_interval or math.inf)
+        fresh_until = self._clock() + (IDLE_S if self.health_check_interval else math.inf)
+        self._fresh_until = min(fresh_until, self._login_until)
         return replies
 
     def _check_progress(self: Any, reader: asyncio.StreamReader) -> None:

@@ -15,7 +15,7 @@ from lisa_common.client.retry import PipelineRetry
 from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Flow, complete, unfinished
+from lisa_common.protocol.call import Call, Flow, Pause, complete, unfinished
 
 __all__ = ["Connection"]
 
@@ -54,6 +54,11 @@ class Connection(Shell[Cluster | Node], Closing):
         try:
             step = next(flow)
             while True:
+                if isinstance(step, Pause):
+                    self.refusals.note(step.refused)
+                    time.sleep(step.seconds)
+                    step = flow.send(())
+                    continue
                 calls = (step,) if isinstance(step, Call) else step
                 try:
                     work, meanwhile = meanwhile, None

@@ -13,12 +13,23 @@ from lisa_common.client.address import Address
 from lisa_common.client.connection_pool import ConnectionPool, ConnectionPools, Place
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
-from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.options import CALL, NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
-from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
+from lisa_common.client.wire import (
+    LOADS,
+    as_texts,
+    check_replies,
+    forgotten,
+    has_errors,
+    merge_waits,
+    pack,
+    refused,
+    script_loads,
+)
+from lisa_common.errors import LisaError, OutcomeUnknown, Unreachable
+from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
 
@@ -49,6 +60,7 @@ class Node:
         self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
     ) -> None:
         self._address = address
+        self._refusals = address.refusals
         self._timeout_s = timeout_s
         options = connection_options(address, name=name, timeout_s=timeout_s)
         limit = options.pop("max_connections", max_connections)
@@ -129,7 +141,7 @@ class Node:
         pool = self._pools[os.getpid()]
         place = self._enter(pool)
         try:
-            place.connection.send_packed(pack(made))
+            place.connection.send_packed(pack(made, with_texts=self._refusals.sends_texts))
             replies = place.connection.read_replies(len(made))
             pool.keep(place)
         finally:
@@ -137,14 +149,19 @@ class Node:
         return replies if positions is None else [replies[at] for at in positions]
 
     def _ping(self) -> None:
-        [reply] = self._exchange([_PING])
-        if isinstance(reply, Exception):
+        calls = [_PING, command("PUBLISH", self._address.channel, CALL)] if self._address.channel else [_PING]
+        reply, *published = self._exchange(calls)
+        for refusal in published:
+            if isinstance(refusal, redis.exceptions.ResponseError):
+                self._refusals.note(Optional.PUBLISH, refusal)
+        # A server that refuses PING answers, too.
+        if isinstance(reply, Exception) and not refused([reply]):
             raise reply
 
     def _send(self, calls: Sequence[Call[Any]]) -> Place:
         place = self._enter(self._pools[os.getpid()])
         try:
-            place.connection.send_packed(pack(merge_waits(calls)[0]))
+            place.connection.send_packed(pack(merge_waits(calls)[0], with_texts=self._refusals.sends_texts))
         except BaseException:
             self.end(place)
             raise
@@ -168,24 +185,31 @@ class Node:
         return reply
 
     def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-        """Repeats calls for which the server lacked a script."""
+        """Repeats calls for which the server lacked a script, or does not run it by its SHA."""
         for _ in range(LOADS):
             positions = forgotten(calls, replies)
-            left = [calls[at] for at in positions]
-            if not left or not self._load(left):
+            if not positions or not self._repeat(calls, positions, replies):
                 break
-            for at, reply in zip(positions, self._attempt(partial(self._exchange, left)), strict=True):
-                replies[at] = reply
         if must_reconnect(replies):
             self._leave()
         return replies
 
-    def _load(self, calls: Sequence[Call[Any]]) -> bool:
-        """Loads the scripts of these calls. Result: False if the user may not."""
-        try:
-            check_replies(self._attempt(partial(self._exchange, script_loads(calls))))
-        except AccessDenied:
-            return False
+    def _repeat(self, calls: Sequence[Call[Any]], positions: Sequence[int], replies: list[Any]) -> bool:
+        """Loads the scripts of these calls, or sends them as text. Result: False if the user may do neither."""
+        left = [calls[at] for at in positions]
+        refusal, kind = refused([replies[at] for at in positions]), Optional.EVALSHA
+        if refusal is None:
+            loads = self._attempt(partial(self._exchange, script_loads(left)))
+            refusal, kind = refused(loads), Optional.LOAD
+            if refusal is None:
+                check_replies(loads)
+        again = self._attempt(partial(self._exchange, as_texts(left) if refusal else left))
+        if refusal:
+            if refused(again):
+                return False
+            self._refusals.note(kind, refusal)
+        for at, reply in zip(positions, again, strict=True):
+            replies[at] = reply
         return True
 
     def _enter(self, pool: ConnectionPool) -> Place:

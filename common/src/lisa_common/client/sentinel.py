@@ -10,7 +10,7 @@ import redis.exceptions
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.retry import Retry
 
-from lisa_common.client.address import Sentinels
+from lisa_common.client.address import Sentinels, reach
 from lisa_common.client.async_progress import hardened
 from lisa_common.client.options import NO_RETRY
 from lisa_common.client.tls import AsyncTlsConnection, TlsConnection
@@ -48,7 +48,7 @@ class SentinelConnection(redis.Connection):
         failures: _Failures = {}
         for node in self._sentinels.nodes:
             try:
-                return _master(self._ask(*node))
+                return reach(_master(self._ask(*node)), self._sentinels.reached)
             except (redis.exceptions.RedisError, OSError) as error:
                 failures["{}:{}".format(*node)] = error
         raise _no_master(self._sentinels, failures)
@@ -88,7 +88,7 @@ class AsyncSentinelConnection(redis.asyncio.Connection):
         failures: _Failures = {}
         for node in self._sentinels.nodes:
             try:
-                return _master(await self._ask(*node))
+                return reach(_master(await self._ask(*node)), self._sentinels.reached)
             except (redis.exceptions.RedisError, OSError) as error:
                 failures["{}:{}".format(*node)] = error
         raise _no_master(self._sentinels, failures)

@@ -1,11 +1,13 @@
 """The part that both shells share: opening connections by a URL or by settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
 from lisa_common.client.outage import Outage
 from lisa_common.errors import Closed
+from lisa_common.model.keys import wake_channel
 from lisa_common.settings import MAX_CONNECTIONS, Settings
 from lisa_common.tls import NO_TLS, Tls
 
@@ -28,12 +30,18 @@ class Shell(Generic[Server]):
         timeout_s: float = 10.0,
         max_connections: int = MAX_CONNECTIONS,
         tls: Tls = NO_TLS,
+        credentials: str | None = None,
+        address_map: Mapping[str, str] | None = None,
+        channel: str = "",
     ) -> None:
-        address = read_url(url, tls)
+        address = replace(read_url(url, tls, credentials, address_map or {}), channel=channel)
         kind = self._cluster_type if address.nodes else self._node_type
         self.shown = address.shown
         """The URL, without passwords."""
         self.outage = Outage()
+        self.in_cluster = bool(address.nodes)
+        self.refusals = address.refusals
+        """What the server has refused so far."""
         self._is_closed = False
         self._connect: Callable[[], Server] = lambda: kind(
             address, name=name, timeout_s=timeout_s, max_connections=max_connections
@@ -46,14 +54,22 @@ class Shell(Generic[Server]):
         return server
 
     @classmethod
-    def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
-        """A connection by settings, or to `url`. Calls may wait at the server for `blocking_s` seconds."""
+    def of(
+        cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0, wakes: bool = False
+    ) -> Self:
+        """A connection by settings, or to `url`. Calls may wait at the server for `blocking_s` seconds.
+
+        A program whose calls wake managers logs at its first call if the server refuses that.
+        """
         return cls(
             url or settings.redis_url.get_secret_value(),
             name=name,
             timeout_s=settings.timeout_s + blocking_s,
             max_connections=settings.max_connections,
             tls=settings.tls,
+            credentials=settings.credential_provider,
+            address_map=settings.address_map,
+            channel=wake_channel(settings.prefix) if wakes else "",
         )
 
     def _check_open(self) -> None:

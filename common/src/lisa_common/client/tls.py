@@ -1,5 +1,7 @@
 """TLS connections of both Redis clients, and the context that they share."""
 
+import hashlib
+import re
 import socket
 import ssl
 import tempfile
@@ -10,7 +12,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from lisa_common.errors import InvalidInput, Untrusted
+from lisa_common.errors import CannotCombine, InvalidInput, Untrusted
 from lisa_common.tls import Tls
 
 __all__ = ["AsyncTlsConnection", "TlsConnection", "tls_context"]
@@ -35,6 +37,15 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _trusting(tls: Tls) -> ssl.SSLContext:
+    if tls.pin is not None:
+        _pins(tls.pin)
+        for name, value in (("tls_ca", tls.ca), ("tls_server_name", tls.server_name)):
+            if value:
+                raise CannotCombine(name, value, "tls_pin")
+        context = ssl.create_default_context()
+        # The pin is checked instead, before anything is sent.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
     if tls.ca is None:
         return ssl.create_default_context()
     try:
@@ -43,6 +54,23 @@ def _trusting(tls: Tls) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=tls.ca)
     except (OSError, ValueError) as error:
         raise InvalidInput("tls_ca", tls.ca, f"a file of PEM certificates, or their text ({_reason(error)})") from None
+
+
+def _pins(text: str) -> list[str]:
+    pins = [pin.strip().replace(":", "").lower() for pin in text.split(",")]
+    if not all(re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
+        raise InvalidInput("tls_pin", text, "the SHA-256 of a certificate in 64 hexadecimal digits")
+    return pins
+
+
+def _check_pin(tls: Tls, connection: Any) -> None:
+    """Raises unless the certificate of a connection is pinned, where pins are set."""
+    if tls.pin is None:
+        return
+    seen = hashlib.sha256(connection.getpeercert(binary_form=True)).hexdigest()
+    if seen not in _pins(tls.pin):
+        error = redis.ConnectionError("another certificate")
+        raise error from Untrusted(f"Redis is not trusted: tls_pin must be that of its certificate, {seen}")
 
 
 def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> None:
@@ -99,12 +127,13 @@ class TlsConnection(redis.Connection):
         """Sends the password over TLS only, even if a later Redis client no longer calls `_connect`."""
         if not isinstance(getattr(self, "_sock", None), ssl.SSLSocket):
             raise _not_tls()
+        _check_pin(self._tls, self._sock)
         self.on_connect()  # type: ignore[no-untyped-call]
 
     def _connect(self) -> socket.socket:
         context = tls_context(self._tls)
         plain: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
-        return context.wrap_socket(plain, server_hostname=self.host)
+        return context.wrap_socket(plain, server_hostname=self._tls.server_name or self.host)
 
 
 class AsyncTlsConnection(redis.asyncio.Connection):
@@ -119,7 +148,11 @@ class AsyncTlsConnection(redis.asyncio.Connection):
         writer = getattr(self, "_writer", None)
         if writer is None or writer.get_extra_info("ssl_object") is None:
             raise _not_tls()
+        _check_pin(self._tls, writer.get_extra_info("ssl_object"))
         await self.on_connect()
 
     def _connection_arguments(self) -> Mapping[str, Any]:
-        return {**super()._connection_arguments(), "ssl": tls_context(self._tls)}
+        arguments = {**super()._connection_arguments(), "ssl": tls_context(self._tls)}
+        if self._tls.server_name:
+            arguments["server_hostname"] = self._tls.server_name
+        return arguments

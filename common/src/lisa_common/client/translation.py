@@ -24,7 +24,15 @@ from lisa_common.errors import (
 )
 from lisa_common.tls import Tls
 
-__all__ = ["first_line", "is_reply", "lisa_error", "must_reconnect", "no_answer", "unreachable"]
+__all__ = [
+    "first_line",
+    "is_command_refused",
+    "is_reply",
+    "lisa_error",
+    "must_reconnect",
+    "no_answer",
+    "unreachable",
+]
 
 _UNSERVED = (redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
 """Replies to one call that the Redis client raises as errors of the connection."""
@@ -64,6 +72,12 @@ _DENIED = (
 )
 # The last two concern a command in a script; Redis 7.0 has a text of its own.
 _DENIALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure in script", "The user executing the script can't")
+_REFUSED_COMMAND = re.compile(
+    r"no permissions to run|unsupported (sub)?command|unknown (redis |sub)?command|"
+    r"command\b.*\b(not|n't) (be )?(supported?|allowed|available|permitted|implemented|enabled)|command\b.*\bdisabled",
+    re.IGNORECASE,
+)
+"""How servers and proxies refuse a command: by their ACL, because it was renamed, or by themselves."""
 
 
 def unreachable(error: Exception, address: Address) -> LisaError:
@@ -107,8 +121,6 @@ def _unwrapped(error: Exception) -> Exception:
 
 def _redis_error(error: Exception) -> LisaError:
     text = first_line(error)
-    if isinstance(error, _DENIED) or text.startswith(_DENIALS):
-        return AccessDenied(f"Redis denies access: {text}")
     refusals = (
         redis_errors.BusyLoadingError,
         redis_errors.ClusterDownError,
@@ -116,7 +128,10 @@ def _redis_error(error: Exception) -> LisaError:
         redis_errors.ReadOnlyError,
         redis_errors.TryAgainError,
     )
-    if isinstance(error, refusals) or text.startswith(_REFUSALS):
+    refuses = isinstance(error, refusals) or text.startswith(_REFUSALS)
+    if isinstance(error, _DENIED) or text.startswith(_DENIALS) or (_REFUSED_COMMAND.search(text) and not refuses):
+        return AccessDenied(f"Redis denies access: {text}")
+    if refuses:
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.NoScriptError):
         return Refused(_NO_SCRIPT)
@@ -150,6 +165,14 @@ def _tls_error(error: Exception) -> LisaError | None:
 def is_reply(error: Exception) -> bool:
     """Whether an error that the Redis client raises as one of the connection is the server's reply to one call."""
     return isinstance(error, _UNSERVED) or str(error).startswith("max number of clients")
+
+
+def is_command_refused(reply: Any) -> bool:
+    """Whether a reply refuses its command, and not one that a script calls."""
+    if not isinstance(reply, redis_errors.ResponseError) or isinstance(reply, redis_errors.OutOfMemoryError):
+        return False
+    text = first_line(reply)
+    return bool(_REFUSED_COMMAND.search(text)) and not re.search(r"(from|in|executing the) script|@user_script", text)
 
 
 def must_reconnect(replies: Sequence[Any]) -> bool:

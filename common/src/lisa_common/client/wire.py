@@ -7,13 +7,24 @@ from typing import Any
 import hiredis
 import redis.exceptions as redis_errors
 
-from lisa_common.client.translation import first_line, lisa_error
+from lisa_common.client.translation import first_line, is_command_refused, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
 from lisa_common.model.message import RepeatedDue
 from lisa_common.protocol.call import Call, command, units
 from lisa_common.protocol.scripts import Arg
 
-__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "merge_waits", "pack", "read_reply", "script_loads"]
+__all__ = [
+    "LOADS",
+    "as_texts",
+    "check_replies",
+    "forgotten",
+    "has_errors",
+    "merge_waits",
+    "pack",
+    "read_reply",
+    "refused",
+    "script_loads",
+]
 
 
 def has_errors(results: Sequence[Any]) -> bool:
@@ -31,16 +42,23 @@ def check_replies(replies: Sequence[Any]) -> None:
             raise lisa_error(reply) from reply
 
 
-def pack(calls: Sequence[Call[Any]]) -> bytes:
-    """Packs calls for the wire.
+def pack(calls: Sequence[Call[Any]], *, with_texts: bool = False) -> bytes:
+    """Packs calls for the wire, `with_texts` of scripts in place of their SHAs.
 
     Lisa packs and sends by itself: the Redis client's commands, with their retries, metrics, callbacks and packing,
     would take a third of the time of a send.
     """
+    if with_texts:
+        calls = as_texts(calls)
     if len(calls) == 1:
         packed: bytes = hiredis.pack_command(_texts(calls[0].args))  # type: ignore[arg-type] # declared for one item
         return packed
     return b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])  # type: ignore[arg-type] # declared for one item
+
+
+def as_texts(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    """The same calls, with the text of each script in place of its SHA."""
+    return [call._replace(args=("EVAL", call.script.text, *call.args[2:])) if call.script else call for call in calls]
 
 
 _CONVERTED = frozenset((int, float, bool, RepeatedDue))
@@ -84,9 +102,18 @@ LOADS = 3
 
 
 def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
-    """Positions of the calls whose scripts the server forgot, and of the keyless calls behind each."""
-    missing = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
+    """Positions of the calls whose scripts the server forgot, or runs by text only, and of the keyless calls behind."""
+    missing = {
+        at
+        for at, (call, reply) in enumerate(zip(calls, replies, strict=True))
+        if isinstance(reply, redis_errors.NoScriptError) or (call.script and is_command_refused(reply))
+    }
     return [at for unit in units(calls) if missing.intersection(unit) for at in unit] if missing else []
+
+
+def refused(replies: Sequence[Any]) -> Exception | None:
+    """The first reply that refuses a command; nothing was done."""
+    return next((reply for reply in replies if is_command_refused(reply)), None)
 
 
 def script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:

@@ -7,16 +7,20 @@ that yields calls, one or a pipeline of several, and receives their results; `li
 
 from collections.abc import Callable, Generator, Sequence
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
+from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.needs import Optional
 from lisa_common.protocol.scripts import Arg, Script, load
 
 __all__ = [
+    "PING",
     "Call",
     "Each",
     "Flow",
     "Once",
+    "Pause",
     "Unfinished",
     "command",
     "complete",
@@ -60,6 +64,19 @@ class Once(Each):
     __slots__ = ()
 
 
+class Pause(tuple[Call[Any], ...]):  # noqa: SLOT001 - a tuple takes no slots with values
+    """A pipeline without calls, which lasts for some seconds: the flow waits, because the server has not."""
+
+    def __new__(cls, seconds: float, refused: Optional) -> Self:
+        """What was `refused` is noted by the shell."""
+        pause = super().__new__(cls)
+        pause.seconds, pause.refused = seconds, refused
+        return pause
+
+    seconds: float
+    refused: Optional
+
+
 Flow = Generator[Call[Any] | Sequence[Call[Any]], Any, T]
 
 
@@ -71,6 +88,19 @@ def command(
 ) -> Call[T]:
     """A plain command."""
     return Call(args, decode, None, repeatable, takes_errors)
+
+
+def _is_answered(reply: Any) -> bool:
+    if isinstance(reply, AccessDenied) and "ping" in str(reply).lower():
+        # A server that refuses PING answers, too.
+        return True
+    if isinstance(reply, LisaError):
+        raise reply
+    return True
+
+
+PING: Call[bool] = command("PING", decode=_is_answered, takes_errors=True)
+"""Whether the server answers, and lets the user in."""
 
 
 def script(

@@ -23,6 +23,7 @@ SCRIPT_NAMES = (
     "ack",
     "adopt",
     "cancel",
+    "check_rights",
     "close_shard",
     "deregister",
     "drop",

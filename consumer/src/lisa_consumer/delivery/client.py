@@ -59,7 +59,7 @@ class Consumer(Closing, Generic[V]):
         self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = Connection.of(
-            self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s
+            self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s, wakes=True
         )
 
     @property

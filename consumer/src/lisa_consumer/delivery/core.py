@@ -14,10 +14,11 @@ from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.needs import Optional
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
-from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.call import Call, Flow, Pause
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.protocol.read_shards import ReadShards
@@ -39,6 +40,9 @@ T = TypeVar("T")
 _follow_ups_of = itemgetter(Delivery._fields.index("follow_ups"))
 
 MAX_BATCH = 1_000  # most deliveries in one script call
+
+_HASTY, _POLL_S = 3, 0.1
+"""Empty reads in a row, too soon, after which the server does not wait; and how often it is asked from then on."""
 
 _REPEATS = 5
 """Most replies in a row that one read may lose, as when its server restarts again and again."""
@@ -84,6 +88,8 @@ class Core:
         self._clock = clock
         self._records = RecordFetcher(self.group, self.name, clock)
         self._lost: LostReads | None = LostReads(self.group, clock)
+        self._hasty = 0
+        """Empty reads in a row that did not wait as long as they were to."""
         self._unanswered = 0
         """Reads in a row whose replies were lost."""
         self._marks: Marks | None = None
@@ -144,10 +150,18 @@ class Core:
             if read is None:
                 continue
             layouts, batches = read
+            if wait_ms is not None and not batches:
+                yield from self._slow_down(wait_ms / 1000, self._clock() - leased_at)
             result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)
             # There may be more entries behind the skipped ones.
             if result.batches or (wait_ms is None and not skipped):
                 return result
+
+    def _slow_down(self, wait_s: float, waited_s: float) -> Flow[None]:
+        """Waits after an empty read in place of a server that answers much too soon, and not by accident."""
+        self._hasty = self._hasty + 1 if waited_s < wait_s / 2 else 0
+        if self._hasty >= _HASTY:
+            yield Pause(min(_POLL_S, wait_s - waited_s), Optional.BLOCK)
 
     def _read_entries(
         self, plan: ReadPlan, limit: int, wait_ms: int | None, repeats: int

@@ -15,9 +15,12 @@ from typing import Any, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack,
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.per_loop import is_loop_running
+from lisa_common.client.user_check import check_user
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration
@@ -341,6 +344,7 @@ class Worker(DeclaresSchedules, Pausable):
             )
             discovery = Discovery(renewing, settings.prefix, patterns, life)
             names = [*routes, *(each.pattern.text for each in patterns)]
+            await check_user(renewing, RoleName.CONSUMER, ShardKeys(settings.prefix, names[0].replace("*", "")))
             logger.info(
                 "worker %s of group %s reads %s",
                 *(self.name, self._core.group, ", ".join(names)),

@@ -4,16 +4,18 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
+from lisa_common.errors import AccessDenied
 from lisa_common.model.keys import events_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
-from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.call import PING, Flow
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
@@ -50,7 +52,7 @@ from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
-from lisa_manager.server_checks import Health, examine, read_version
+from lisa_manager.server_checks import Health, examine, judge_roles, read_version
 from lisa_manager.server_facts import ServerFacts, read_facts
 from lisa_manager.settings import ManagerSettings
 
@@ -277,12 +279,16 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         waiting does not correct, such as a wrong password.
         """
         return await wait_for_server(
-            lambda: self._connection.call(command("PING")), patience_s=patience_s, stopping=stopping, explain=explain
+            lambda: self._connection.call(PING), patience_s=patience_s, stopping=stopping, explain=explain
         )
 
     async def doctor(self) -> Health:
         """See `Admin.doctor`."""
-        return await examine(self._connection)
+        try:
+            health = await examine(self._connection)
+        except AccessDenied as error:
+            health = Health([f"the server cannot be checked: {error}"])
+        return replace(health, roles=await judge_roles(self._connection, self._prefix))
 
     async def server_facts(self) -> ServerFacts:
         """See `Admin.server_facts`."""

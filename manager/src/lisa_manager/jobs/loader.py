@@ -3,8 +3,9 @@
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError, Unreachable
+from lisa_common.errors import AccessDenied, LisaError, Unreachable
 from lisa_common.logs import event
+from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
@@ -25,12 +26,18 @@ class Loader:
         for node, answer in answers.items():
             exist = answer if isinstance(answer, LisaError) else answer[0]
             if isinstance(exist, LisaError):
+                if isinstance(exist, AccessDenied):
+                    self._connection.refusals.note(Optional.SCRIPTS, exist)
                 # A node of a Cluster may be away; the next turn asks it again.
-                if node == "" or not isinstance(exist, Unreachable):
+                elif node == "" or not isinstance(exist, Unreachable):
                     raise exist
-            elif not all(exist):
-                await load_scripts(self._connection)
-                logger.info("loaded the scripts", extra=event("scripts_loaded"))
+            elif not all(exist) and Optional.LOAD not in self._connection.refusals:
+                try:
+                    await load_scripts(self._connection)
+                except AccessDenied as error:
+                    self._connection.refusals.note(Optional.LOAD, error)
+                else:
+                    logger.info("loaded the scripts", extra=event("scripts_loaded"))
                 return
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError
+from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import wake_channel
 from lisa_common.model.scores import whole_ms
@@ -267,7 +267,8 @@ class Promoter:
             except LisaError as error:
                 self._listening = False
                 failures += 1
-                log = logger.warning if failures == 1 else logger.debug
+                # What the server refuses for good is said once.
+                log = logger.debug if failures > 1 or isinstance(error, AccessDenied) else logger.warning
                 fields = event("wakes_missed", job="listen", error=str(error))
                 log("not woken by sends, polling instead: %s", error, extra=fields)
                 await asyncio.sleep(RECONNECT.compute(failures))

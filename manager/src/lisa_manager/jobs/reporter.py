@@ -1,7 +1,9 @@
 """The reporter: publishes the events of the other jobs, for gateways, which count them in windows."""
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import AccessDenied
 from lisa_common.model.keys import events_channel
+from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Promoted
 from lisa_manager.admin.events import TopicEvents, write_events
@@ -46,4 +48,7 @@ class Reporter:
         """Publishes the gathered events, if there are any."""
         events, self._events = self._events, {}
         if events:
-            await self._connection.call(command("PUBLISH", events_channel(self._prefix), write_events(events)))
+            try:
+                await self._connection.call(command("PUBLISH", events_channel(self._prefix), write_events(events)))
+            except AccessDenied as error:
+                self._connection.refusals.note(Optional.PUBLISH, error)

@@ -130,7 +130,7 @@ class AsyncCluster(Nodes[AsyncNode]):
         return [first, *await node.receive(place, part.calls[1:])]
 
     async def _unblock(self, part: Part, client: "asyncio.Future[int]") -> None:
-        await self._ask(Part(part.node, unblock(await client)))
+        self._router.note_unblocked(await self._ask(Part(part.node, unblock(await client))))
 
     def _watch(self, name: NodeName) -> AsyncWatch:
         if name not in self._watches:

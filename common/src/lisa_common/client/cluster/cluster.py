@@ -87,6 +87,8 @@ class Cluster(Nodes[Node]):
             self._await(runners, self._timeout_s, until=is_news)
             unblockers.extend(self._send(part) for part in _unblocking(runners) if self._may_send(part.node))
             self._await([*runners, *unblockers], STRAGGLE_S)
+            for unblocker in unblockers:
+                self._router.note_unblocked(unblocker.answer)
         finally:
             for request in (*runners, *unblockers):
                 request.give_up()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from lisa_common.client.address import NodeName
+from lisa_common.client.translation import is_command_refused
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.producing import SENDS
@@ -87,7 +88,10 @@ def awaited_reply(answer: Answer) -> Any:
     """The reply for which a part of a race waited, or the error that came before it."""
     if isinstance(answer, LisaError):
         return answer
-    return first_error(answer) if answer[-1] is None else answer[-1]
+    if answer[-1] is not None:
+        return answer[-1]
+    error = first_error(answer)
+    return None if is_command_refused(error) else error
 
 
 def merge_reads(replies: Sequence[Any]) -> Any:

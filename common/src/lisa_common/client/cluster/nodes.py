@@ -23,7 +23,7 @@ class Nodes(Generic[N]):
         self._max_connections = address.options.get("max_connections", max_connections)
         self._name = name
         self._timeout_s = timeout_s
-        self._router = Router(address.nodes, self._max_connections)
+        self._router = Router(address.nodes, self._max_connections, address.refusals)
         self._nodes: dict[NodeName, N] = {}
         self._node(address.nodes[0])  # which checks the options of the URL
 

@@ -56,6 +56,9 @@ def fill(replies: list[Any], units: Iterable[Unit], error: LisaError) -> None:
             replies[at] = error
 
 
-def blocked(unit: Unit, calls: Sequence[Call[Any]]) -> list[Call[Any]]:
-    """The calls to a connection that waits for this unit; the first reply is the client id by which to end the wait."""
-    return [CLIENT_ID, *pipeline(calls, [unit])]
+def blocked(unit: Unit, calls: Sequence[Call[Any]], *, names: bool) -> list[Call[Any]]:
+    """The calls to a connection that waits for this unit.
+
+    If it `names` itself, the first reply is the client id by which to end the wait.
+    """
+    return [*[CLIENT_ID] * names, *pipeline(calls, [unit])]

@@ -25,9 +25,11 @@ from lisa_common.client.cluster.slots import (
     with_block,
     without_block,
 )
+from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import lisa_error, no_answer
-from lisa_common.client.wire import read_reply
+from lisa_common.client.wire import read_reply, refused
 from lisa_common.errors import LisaError, NoFreeConnection, Refused, Unreachable
+from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import Call, command, units
 from lisa_common.settings import MAX_CONNECTIONS
 
@@ -52,8 +54,11 @@ SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
 class Router:
     """Knows which node serves which slot, and which nodes failed when last asked."""
 
-    def __init__(self, seeds: Sequence[NodeName], max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, seeds: Sequence[NodeName], max_connections: int = MAX_CONNECTIONS, refusals: Refusals | None = None
+    ) -> None:
         self._seeds = seeds
+        self._refusals = refusals or Refusals()
         # Leaves connections for calls that do not wait, and for calls that end a wait.
         self._max_waiting = max(1, max_connections * 3 // 4)
         self._races: list[list[NodeName]] = []
@@ -108,6 +113,11 @@ class Router:
         """Some other nodes, whose answers show whether only this one does not answer."""
         others = sorted(self.known - self._silent - {node})
         return random.sample(others, min(len(others), _WITNESSES))
+
+    def note_unblocked(self, answer: Answer | None) -> None:
+        """Takes the answer to `unblock`."""
+        if isinstance(answer, list) and (refusal := refused(answer[1:])):
+            self._refusals.note(Optional.UNBLOCK, refusal)
 
     def _note_failure(self, node: NodeName, error: Exception) -> None:
         """Notes an error in place of an answer, unless the node was not even asked."""
@@ -245,7 +255,8 @@ class Router:
             if left_ms is None or not idle or any(map(_is_answer, replies)):
                 return merge_reads(replies)
             waiting = self._may_wait(idle)
-            is_last = len(waiting) == len(idle) or left_ms <= _TURN_MS
+            # Without the right to end waits, all must be short.
+            is_last = (len(waiting) == len(idle) and Optional.UNBLOCK not in self._refusals) or left_ms <= _TURN_MS
             turn_ms = left_ms if is_last else _TURN_MS
             # The others wait next, so that no topic is always last.
             later = {unit.positions.start for unit in waiting}
@@ -272,7 +283,8 @@ class Router:
 
     def _race(self, waiting: Sequence[Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
         """Lets reads wait until one gets entries. Result: whether none has, as slots have moved to other nodes."""
-        parts = [Part(self._node_of(unit) or self.home, blocked(unit, calls)) for unit in waiting]
+        names = Optional.UNBLOCK not in self._refusals
+        parts = [Part(self._node_of(unit) or self.home, blocked(unit, calls, names=names)) for unit in waiting]
         nodes = [part.node for part in parts]
         self._races.append(nodes)
         try:
@@ -281,6 +293,8 @@ class Router:
             self._races.remove(nodes)
         redirected = []
         for unit, part, answer in zip(waiting, parts, answers, strict=True):
+            if names and isinstance(answer, list) and (refusal := refused(answer[:1])):
+                self._refusals.note(Optional.UNBLOCK, refusal)
             replies[unit.positions[0]] = reply = awaited_reply(answer)
             if isinstance(reply, LisaError):
                 self._note_failure(part.node, reply)
