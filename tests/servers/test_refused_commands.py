@@ -95,7 +95,8 @@ async def _outcome(users: Users, role: RoleName, command: str, caplog: pytest.Lo
     try:
         await users.life({role: url}).live()
     except (AccessDenied, PartialSend) as error:
-        is_named = command in str(error).lower() or shown in str(error)
+        # Redis 7.0 does not name what a script may not run.
+        is_named = command in str(error).lower() or shown in str(error) or "`lisa-manager doctor` names" in str(error)
         return "needs" if is_named else f"is not named: {error}"
     if refused := list(refusals_at(masked(url))):
         assert refused == [OPTIONAL[command]]

@@ -72,6 +72,7 @@ _DENIED = (
 )
 # The last two concern a command in a script; Redis 7.0 has a text of its own.
 _DENIALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure in script", "The user executing the script can't")
+_UNNAMED = _DENIALS[-1]
 _REFUSED_COMMAND = re.compile(
     r"no permissions to run|unsupported (sub)?command|unknown (redis |sub)?command|"
     r"command\b.*\b(not|n't) (be )?(supported?|allowed|available|permitted|implemented|enabled)|command\b.*\bdisabled",
@@ -130,7 +131,8 @@ def _redis_error(error: Exception) -> LisaError:
     )
     refuses = isinstance(error, refusals) or text.startswith(_REFUSALS)
     if isinstance(error, _DENIED) or text.startswith(_DENIALS) or (_REFUSED_COMMAND.search(text) and not refuses):
-        return AccessDenied(f"Redis denies access: {text}")
+        hint = "; `lisa-manager doctor` names the command" if text.startswith(_UNNAMED) else ""
+        return AccessDenied(f"Redis denies access: {text}{hint}")
     if refuses:
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.NoScriptError):
