@@ -522,7 +522,8 @@ def _work_as_spark(server: Server) -> None:
     with Connection(user_url(server, RoleName.PRODUCER, PREFIX), name="lisa-producer") as producer:
         producer.call(jobs.reserve(keys, "job", rate=100, count=1))
         producer.run(jobs.keep_written(keys, "query", {"0/0": "x"}, 1_000))
-        producer.execute([jobs.read_written(keys, "query", "0/0"), jobs.forget_written(keys, "query", ["0/0"])])
+        producer.run(jobs.claim_part(keys, "query", "0", "owner", 1_000))
+        producer.execute([jobs.forget_part(keys, "query", "0"), jobs.forget_written(keys, "query")])
         producer.call(producing.update(keys, [outgoing("nothing")]))
     with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as consumer:
         sizes = BatchSizes(keys, "spark~")

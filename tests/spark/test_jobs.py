@@ -145,4 +145,4 @@ def test_a_query_remembers_its_batches(
         )
     finally:
         topic.spark.streams.removeListener(listener)
-    assert topic.client.ttl(topic.keys.query(str(query.id))) > 29 * 86_400
+    assert topic.client.ttl(topic.keys.query(f"{query.id}/0")) > 29 * 86_400

@@ -19,9 +19,9 @@ from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
-from lisa_producer.spark.memory import Digest, Memory, Place
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import BatchWriter, Sink, Written
+from lisa_producer.spark.written_batches import BatchWrite, Digest, WrittenBatches
 from support import Server
 from support.proxy import Proxy
 
@@ -37,7 +37,7 @@ def write(redis_url: str, prefix: str) -> Callable[..., Written]:
         sink = Sink(
             WriteOptions.of({name.lower(): str(value) for name, value in given.items()}),
             Columns(tuple(columns), "orders"),
-            run,
+            run=run,
         )
         batch = pa.RecordBatch.from_pydict(columns)
         # As Spark hands it to its tasks.
@@ -94,21 +94,23 @@ def test_a_bad_row_fails_the_task(
     assert (done.rows, done.sent + done.duplicates, done.bad) == (2, 1, 1)
 
 
-def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: str, prefix: str) -> None:
-    """Of each batch before the last 100, however many partitions it had; and all of it expires."""
-    memory = Memory(WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"}))
-    key = ShardKeys(prefix, "orders").query("q")
-    digest = Digest()
+@pytest.mark.parametrize("name", ["", "second"], ids=["sink of a query", "foreachBatch"])
+def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: str, prefix: str, name: str) -> None:
+    """Of each batch before the last 100; and all of it expires."""
+    options = WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"})
+    keys, digest = ShardKeys(prefix, "orders"), Digest()
     with Connection(redis_url) as connection:
-        for batch, partitions in enumerate([5, 2] + [1] * 99):
-            for partition in range(partitions):
-                memory.keep(connection, Place("q", batch, partition), digest)
-            memory.end_batch(connection, "q", batch, {"rows": 0}, partitions=partitions)
-            assert client.ttl(key) > 0
-        assert memory.read(connection, Place("q", 100, 0)) == str(digest)
-    fields = {field.decode() for field in client.hkeys(key)}
-    assert not any(field.startswith("0/") for field in fields)
-    assert {"1/0", "1/1", "100/0"} <= fields
+        kept = WrittenBatches(options, connection)
+        for batch in range(102):
+            write = BatchWrite("q", batch, name, "application/7")
+            if name:
+                write = kept.claim(write, "owner")
+                assert client.ttl(keys.query(write.job)) > 0
+            kept.keep(write, 3, digest)
+            kept.end(write, "owner", {"rows": 0})
+            assert client.ttl(keys.query(write.job)) > 0
+        assert kept.read(write, 3) == str(digest)
+    assert len(client.keys(keys.query("*"))) == 100
 
 
 def test_both_times(write: Callable[..., Written]) -> None:

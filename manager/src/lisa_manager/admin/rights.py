@@ -100,7 +100,7 @@ _ROLES = {
             "busy": "exists hdel hmget hsetnx",
             **_PASSES_SLOTS,
             "pace": "hget hset pexpire",
-            "query:*": "hdel hget hset pexpire",
+            "query:*": "hdel hget hset hsetnx pexpire unlink",
         },
     ),
     RoleName.CONSUMER: _Role(

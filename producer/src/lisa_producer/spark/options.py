@@ -56,7 +56,7 @@ class _Options(BaseModel):
     topic: str | None = None
     settings: ProducerSettings
 
-    @field_validator("topic", "group", check_fields=False)
+    @field_validator("topic", "group", "write", check_fields=False)
     @classmethod
     def _is_a_name(cls, value: str | None, info: Any) -> str | None:
         return None if value is None else check_name(info.field_name, value)
@@ -140,7 +140,9 @@ class WriteOptions(_Options):
     max_rows_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Of all tasks together."""
     remember_days: Annotated[float, Field(ge=0, le=3_660)] = 0
-    """How long to remember what a streaming query has written, after its last batch; 0: not at all."""
+    """How long to remember what a micro-batch has written; 0: not at all."""
+    write: str | None = None
+    """Tells a write from the others of its micro-batch, for `foreachBatch`."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
     confirm_timeout: Annotated[float, Field(gt=0, le=60)] = CONFIRM_S

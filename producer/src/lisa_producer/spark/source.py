@@ -1,6 +1,7 @@
 """The data source. Everything here runs on the driver, before any task starts."""
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -11,6 +12,7 @@ from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOpt
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.snapshot import SnapshotReader
 from lisa_producer.spark.writer import BatchWriter, Sink, StreamWriter
+from lisa_producer.spark.written_batches import digest_of_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +55,8 @@ class LisaDataSource(DataSource):
         """Writes a frame, in append mode only."""
         if overwrite:
             raise InvalidInput("mode", "overwrite", "append")
-        return BatchWriter(self._sink(schema))
+        sink = self._sink(schema)
+        return BatchWriter(replace(sink, digest=digest_of_write(sink.options, sink.columns)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Writes the micro-batches of a query."""
