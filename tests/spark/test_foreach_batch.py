@@ -101,6 +101,9 @@ def test_writes_alike_at_the_same_time(topic: SparkTopic, run: Run, tmp_path: Pa
     both = Barrier(2, timeout=120)
 
     def handle(batch: DataFrame, _: int, *, named: bool) -> None:
+        # Spark looks for sources in one thread.
+        topic.write(batch.limit(0))
+
         # Each has a task that waits for the other's: so both are under way.
         def slow(id: str) -> str:
             if id.endswith("99"):
