@@ -168,7 +168,7 @@ _ROLES = {
         on={
             "waiting": "zcount zrange",
             # A pattern, as no script of a reader uses this key.
-            "ready*": "xinfo|groups xpending xrange",
+            "ready*": "xinfo|groups xlen xpending xrange xrevrange",
             "messages": "hget hstrlen",
             "retry": "zcount zrange",
             "failures": "hget",
