@@ -136,8 +136,8 @@ def test_entries_of_an_earlier_look(queue: Queue, size: int) -> None:
     queue.send_all([outgoing(f"r{n}") for n in range(10, 15)])
     queue.read("g", limit=7)
     ready, delivered = ([row["id"] for row in _rows(*each)] for each in zip(readers, before, strict=True))
-    assert sorted(delivered) == sorted(["gone", *(f"r{n}" for n in range(6))])
-    assert sorted(ready) == sorted(f"r{n}" for n in range(6, 15))
+    assert sorted(delivered) == sorted(["gone", *(f"r{n}" for n in range(7))])
+    assert sorted(ready) == sorted(f"r{n}" for n in range(7, 15))
 
 
 def test_an_unknown_topic_is_empty(queue: Queue) -> None:
