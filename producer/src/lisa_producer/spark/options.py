@@ -1,5 +1,6 @@
 """Options of reads and writes: text from Spark, checked and completed with the environment's settings."""
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -32,7 +33,7 @@ from lisa_producer.spark.rows import UNKNOWN_REASON, MessageRow
 __all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
 
 
-_OF_SPARK = ("checkpointlocation",)
+_OF_SPARK = ("checkpointlocation", "queryname")
 """Options of Spark itself, which it passes on to sources."""
 
 
@@ -186,6 +187,15 @@ def _words(text: object) -> object:
     return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
 
 
+def _ids(text: object) -> object:
+    """Ids, separated by commas, or as a JSON array of strings: ids may contain commas and blanks."""
+    try:
+        found = json.loads(text) if isinstance(text, str) and text.lstrip().startswith("[") else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, list) else _words(text)
+
+
 def _moment(text: object, info: ValidationInfo) -> object:
     return moment_ms(f"option {_camel(str(info.field_name))}", _read_moment(text)) if isinstance(text, str) else text
 
@@ -215,7 +225,7 @@ class SnapshotOptions(_Options):
     """Earliest time of death of dead letters, in ms since the epoch."""
     died_until: _Moment | None = None
     """Times of death before this, in ms since the epoch."""
-    ids: Annotated[tuple[str, ...], BeforeValidator(_words)] | None = None
+    ids: Annotated[tuple[str, ...], BeforeValidator(_ids)] | None = None
     group: str | None = None
     """Only copies of this group, which retried messages and dead letters have."""
     reason: str | None = None

@@ -31,6 +31,8 @@ _PLAIN_URL, _SECRET_URL = _CONF + "url", _CONF + "secret.url"
 """Spark hides values of names that contain `secret` among those of spark-defaults.conf."""
 _hidden: dict[str, str] = {}
 """The URL that was taken out of a session, for further calls of `register`."""
+_TARGET = {"url", "prefix", "topic"}
+"""Options that name a target: who gives one means no table's."""
 _OPTIONS_OF_SESSIONS = ("url", "prefix", "timeout", "patience")
 
 
@@ -56,7 +58,8 @@ class LisaDataSource(DataSource):
         """
         kept = {name.lower(): text for name, text in self.options.items() if name.lower() != "url"}
         first, *others = MESSAGE_SCHEMA.fields
-        metadata = {_KEPT: json.dumps(kept)} if "topic" in kept else {}
+        # Only tables have a provider: a frame that is read must not carry its options to where it is written.
+        metadata = {_KEPT: json.dumps(kept)} if "topic" in kept and "provider" in kept else {}
         return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
@@ -69,7 +72,7 @@ class LisaDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Writes the micro-batches of a query."""
         if overwrite:
-            raise InvalidInput("outputMode", "complete", "append or update")
+            raise InvalidInput("outputMode", "complete", "append")
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> Sink:
@@ -91,7 +94,7 @@ class LisaDataSource(DataSource):
 
     def _given(self, schema: StructType, known: set[str]) -> dict[str, str]:
         given = {name.lower(): text for name, text in self.options.items()}
-        if "topic" not in given:
+        if not given.keys() & _TARGET:
             of_table = next((field.metadata[_KEPT] for field in schema.fields if _KEPT in (field.metadata or {})), "{}")
             given = {name: text for name, text in json.loads(of_table).items() if name in known} | given
         return self.defaults | given
@@ -120,7 +123,7 @@ def _url_of(spark: "SparkSession") -> str | None:
             _hidden["url"] = url
             if name == _PLAIN_URL:
                 configure_logging("warning", "text")
-                text = "%s has a password, which Spark may show; set %s in spark-defaults.conf, or use register(spark, url)"
+                text = "%s has a password, which Spark may show; use %s in spark-defaults.conf, or register(spark, url)"
                 logger.warning(text, name, _SECRET_URL, extra=event("password_shown", label=name))
         if url:
             return url

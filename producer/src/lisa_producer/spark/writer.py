@@ -64,6 +64,13 @@ class Sink:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Writes one task's rows; raises LisaError for an invalid row, or if the server stays unreachable."""
+        try:
+            return self._write_task(batches)
+        except LisaError as error:
+            # Spark shows the traceback of the error and of its causes: this line is enough.
+            raise error.with_traceback(None) from None
+
+    def _write_task(self, batches: Iterator[pa.RecordBatch]) -> Written:
         context, options, write = TaskContext.get(), self.options, current_write(self.digest)
         partition = context.partitionId() if context else 0
         if write is None and options.remember_days:
