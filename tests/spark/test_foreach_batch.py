@@ -1,15 +1,10 @@
 """`foreachBatch` may write a micro-batch several times: no write replaces, skips or repeats another's rows."""
 
 import json
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 
 import pytest
-from pyspark import inheritable_thread_target
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
@@ -94,36 +89,6 @@ def test_a_failed_write_is_tried_again(topic: SparkTopic, run: Run, tmp_path: Pa
 
     run(handle)
     assert len(_lines(tmp_path / "outcomes")) == 100
-
-
-def test_writes_alike_at_the_same_time(topic: SparkTopic, run: Run, tmp_path: Path) -> None:
-    """Nothing tells them apart, not even their order: one is refused in one line, until they have names."""
-    both = Barrier(2, timeout=120)
-
-    def handle(batch: DataFrame, _: int, *, named: bool) -> None:
-        # Spark looks for sources in one thread.
-        topic.write(batch.limit(0))
-
-        # Each has a task that waits for the other's: so both are under way.
-        def slow(id: str) -> str:
-            if id.endswith("99"):
-                time.sleep(2)
-            return id
-
-        rows = batch.withColumn("id", F.udf(slow, "string", useArrow=False)("id"))
-
-        def write(number: int) -> None:
-            both.wait()
-            options = {"write": f"part-{number}"} if named else {}
-            topic.write(rows.where(F.lit(number) == number), badRows=f"{tmp_path}/bad", **options)
-
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(inheritable_thread_target(batch.sparkSession)(write), range(2)))
-
-    with pytest.raises(StreamingQueryException, match="cannot begin before the one like it has ended; give each"):
-        run(lambda batch, number: handle(batch, number, named=False))
-    run(lambda batch, number: handle(batch, number, named=True))
-    assert topic.waiting == 100
 
 
 def test_nothing_is_remembered_outside_of_micro_batches(topic: SparkTopic) -> None:

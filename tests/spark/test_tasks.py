@@ -15,11 +15,12 @@ import pytest
 import redis
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import Refused, Unreachable
+from lisa_common.errors import LisaError, Refused, Unreachable
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
+from lisa_producer.spark.line_files import LineFile
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import BatchWriter, Sink, Written
 from lisa_producer.spark.written_batches import BatchWrite, Digest, WrittenBatches
@@ -114,6 +115,28 @@ def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: s
     assert len(client.keys(keys.query("*"))) == 100
 
 
+def test_writes_alike_of_a_micro_batch(redis_url: str, prefix: str) -> None:
+    """They are numbered in their order, in each execution; one that begins before the other's end is refused."""
+    options = WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"})
+    with Connection(redis_url) as connection:
+        kept = WrittenBatches(options, connection)
+        for execution in ("application/7", "application/9"):
+            write = BatchWrite("q", 3, "digest", execution)
+            first = kept.claim(write, "first")
+            assert kept.claim(write, "first") == first
+            with pytest.raises(
+                LisaError, match="cannot begin before the one like it has ended; give each of them a name"
+            ):
+                kept.claim(write, "second")
+            kept.end(first, "first", {})
+            second = kept.claim(write, "second")
+            assert (first.number, second.number) == (0, 1)
+            # Its task has failed, and the function writes again.
+            kept.release(second)
+            assert kept.claim(write, "third") == second
+            assert len({write.name, second.name, second._replace(digest="other").name}) == 3
+
+
 def test_both_times(write: Callable[..., Written]) -> None:
     """A row is due at a time, or after a delay."""
     due = pa.array([1_800_000_000_000_000], pa.timestamp("us", tz="UTC"))
@@ -145,6 +168,18 @@ def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path)
     assert second["error"].startswith("body must be a value")
     assert (second["row"], "body" in second) == (2, False)
     assert write({"body": ["x"]}, badRows=str(place)).bad_file is None
+
+
+def test_twins_write_different_files_at_the_same_time(tmp_path: Path) -> None:
+    """Both have the same name; the last one stays."""
+    first = LineFile(str(tmp_path), "part.jsonl")
+    twin = LineFile(str(tmp_path), "part.jsonl")
+    for file in (first, twin):
+        file.write(b"1")
+        assert len(list(tmp_path.iterdir())) == (1 if file is first else 2)
+    for file in (first, twin):
+        file.close()
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["1\n"]
 
 
 def test_set_aside_in_a_topic(write: Callable[..., Written], client: redis.Redis, prefix: str) -> None:
