@@ -45,7 +45,7 @@ from lisa_manager.resharding import close_former
 from lisa_manager.schedule_migration import migrate_schedules
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from lisa_producer.spark.batch_sizes import BatchSizes
-from lisa_producer.spark.ready_messages import list_entries, read_groups
+from lisa_producer.spark.ready_messages import list_entries, read_groups, split_entries
 from support import Server, wait_until, wait_until_async
 from support.commands import Commands
 from support.engines import own_binary
@@ -528,15 +528,18 @@ def _work_as_spark(server: Server) -> None:
     with Connection(user_url(server, RoleName.PRODUCER, PREFIX), name="lisa-producer") as producer:
         producer.call(jobs.reserve(keys, "job", rate=100, count=1))
         producer.run(jobs.keep_written(keys, "query", {"0/0": "x"}, 1_000))
-        producer.execute([jobs.read_written(keys, "query", "0/0"), jobs.forget_written(keys, "query", ["0/0"])])
+        producer.run(jobs.claim_part(keys, "query", "0", "owner", 1_000))
+        producer.execute([jobs.forget_part(keys, "query", "0"), jobs.forget_written(keys, "query")])
         producer.call(producing.update(keys, [outgoing("nothing")]))
     with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as consumer:
         sizes = BatchSizes(keys, "spark~")
         consumer.run(sizes.begin(10, alone=False))
         consumer.run(sizes.succeed(10))
     with Connection(user_url(server, RoleName.READER, PREFIX), name=str(RoleName.READER)) as reader:
-        for part in reader.run(read_groups(keys, (State.READY, State.DELIVERED))):
-            reader.run(list_entries(OURS, part, "0-0"))
+        for state in (State.READY, State.DELIVERED):
+            for span in reader.run(split_entries([keys], state, 10)):
+                for part in reader.run(read_groups(keys, span)):
+                    reader.run(list_entries(OURS, part, part.after))
 
 
 def _done(server: Server) -> set[Deed]:

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_producer.spark import LisaDataSource
+from lisa_producer.spark.options import SnapshotOptions, WriteOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA
 from lisa_producer.spark.snapshot import SnapshotReader
 from support.spark import READS_STREAMS
@@ -99,8 +100,35 @@ def test_only_appends() -> None:
     """A queue cannot be overwritten."""
     with pytest.raises(InvalidInput, match="mode must be append; got 'overwrite'"):
         _source().writer(_schema(body=STRING), overwrite=True)
-    with pytest.raises(InvalidInput, match="outputMode must be append or update; got 'complete'"):
+    with pytest.raises(InvalidInput, match="outputMode must be append; got 'complete'"):
         _source().streamWriter(_schema(body=STRING), overwrite=True)
+
+
+def test_what_spark_adds() -> None:
+    """Names of queries and checkpoints are options that Spark passes on; NULL literals have a type of their own."""
+    added = {"queryName": "reminders", "checkpointLocation": "/checkpoint"}
+    none = t.NullType()
+    schema = _schema(body=STRING, id=none, due_at=none, delay=none, ttl=none, priority=none, headers=none, topic=none)
+    _source(**added).streamWriter(schema, overwrite=False)
+    with pytest.raises(InvalidInput, match=r"column body must be string, binary, .*; got 'void'"):
+        _source().writer(_schema(body=none), overwrite=False)
+    nested = _schema(at=t.TimeType(), any=t.VariantType(), none=none)
+    _source().writer(_schema(body=nested), overwrite=False)
+
+
+def test_only_tables_carry_options_in_their_schema() -> None:
+    """A frame that is read with options, and written elsewhere, must not take them along."""
+    read = _source(prefix="staging").schema()
+    assert not any(field.metadata for field in read.fields)
+    table = _source(prefix="staging", provider="lisa", url="redis://elsewhere:1").schema()
+    assert _written(table).settings.prefix == "staging"
+    assert _written(table, batchMessages=7).topic == "orders"
+    for target in ({"url": "redis://elsewhere:1"}, {"prefix": "other"}, {"topic": "other"}):
+        assert _written(table, **target).settings.prefix != "staging"
+
+
+def _written(schema: t.StructType, **options: Any) -> WriteOptions:
+    return _source(**{"topic": None} | options).writer(schema, overwrite=False)._sink.options
 
 
 @pytest.mark.parametrize(
@@ -129,6 +157,20 @@ def test_options_of_tables(options: dict[str, Any], error: str) -> None:
     with pytest.raises(InvalidInput, match=error):
         _source(**options).reader(MESSAGE_SCHEMA)
     assert isinstance(_source(state="waiting, garbage").reader(MESSAGE_SCHEMA), SnapshotReader)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("a, b ,a", ("a", "b")),
+        ('["a,b", " c d ", "[x"]', ("a,b", " c d ", "[x")),
+        ("[x", ("[x",)),
+        ("[1],b", ("[1]", "b")),
+    ],
+)
+def test_ids_of_tables(text: str, ids: tuple[str, ...]) -> None:
+    """They are separated by commas, or a JSON array, as ids may have commas and blanks."""
+    assert SnapshotOptions.of({"topic": "orders", "ids": text}).ids == ids
 
 
 @pytest.mark.skipif(not READS_STREAMS, reason="needs PySpark 4.2")

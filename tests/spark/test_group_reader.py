@@ -20,7 +20,7 @@ from lisa_common.errors import InvalidInput, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol import managing
+from lisa_common.protocol import consuming, managing
 from lisa_common.protocol.call import Call, Unfinished, command
 from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer
@@ -28,6 +28,7 @@ from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.pending_entries import FIRST, PendingEntries, StreamReset
+from lisa_producer.spark.receipts import read_receipt
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.stream import GroupReader, Offset
 from support import wait_until
@@ -285,6 +286,46 @@ def test_available_now_ends(topic: Topic) -> None:
     assert _run(again, at, _plan(again, at)) == ["late"]
 
 
+def test_a_batch_that_was_finished_before_a_late_restart(topic: Topic) -> None:
+    """Its messages are acked, though their leases have run out; those that were nacked meanwhile are retried."""
+    topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=100, backoff_base_ms=1_000).dump())
+    topic.send(*"abcd")
+    stopped = topic.reader()
+    start = stopped.initialOffset()
+    end = _plan(stopped, start)
+    batches = [batch for each in stopped.partitions(start, end) for batch in stopped.read(each)]
+    receipts = {row["id"]: row["receipt"] for row in pa.Table.from_batches(batches).to_pylist()}
+    group, shard, entry = read_receipt(receipts["c"])
+    assert (group, shard) == ("g", "")
+    topic.producer._connection.call(consuming.nack(topic.keys, "g", [consuming.Nack(entry, "not now")], Policy()))
+    stopped.stop()
+    assert topic.reclaim_all() == 3
+    again = topic.reader()
+    next_end = _plan(again, end)
+    assert _run(again, end, next_end) == []
+    assert sorted(topic.client.hkeys(topic.keys.of("messages"))) == [b"c"]
+
+
+def test_a_batch_that_was_not_finished_before_a_late_restart(topic: Topic) -> None:
+    """All of its messages come again."""
+    topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=100).dump())
+    topic.send(*"abc")
+    stopped = topic.reader()
+    start = stopped.initialOffset()
+    stopped.partitions(start, _plan(stopped, start))
+    stopped.stop()
+    assert topic.reclaim_all() == 3
+    again = topic.reader()
+    assert _run(again, start, _plan(again, start)) == list("abc")
+
+
+def test_the_trigger_once(topic: Topic) -> None:
+    """It is refused: Spark never tells whether its batch was done, and nothing could be acked."""
+    reader = topic.reader()
+    with pytest.raises(InvalidInput, match=r"trigger must be availableNow=True, which .*; got 'once=True'"):
+        _plan(reader, reader.initialOffset(), ReadAllAvailable())
+
+
 def test_leases_are_kept_while_a_batch_runs(topic: Topic) -> None:
     """No other consumer gets the batch's messages, however long Spark takes."""
     topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=150).dump())
@@ -378,7 +419,7 @@ def test_a_settle_that_is_lost_half_way(topic: Topic) -> None:
     topic.producer.send_many("orders", [Message(body=b"x" * 1_000_000) for _ in range(12)])
     pending = PendingEntries(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
     with Connection(topic.url) as connection:
-        last, *_ = connection.run(pending.take(FIRST, connection.run(pending.newest()), None, beyond=True))
+        last, *_ = connection.run(pending.take(FIRST, connection.run(pending.newest()), 10, beyond=True))
         flow = pending.settle(last)
         step: Any = next(flow)
         while not (isinstance(step, Call) and step.script and step.script.name == "ack"):

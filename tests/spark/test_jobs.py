@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
@@ -45,6 +45,90 @@ def test_sql(topic: SparkTopic, producer: Producer) -> None:
         assert not any(topic.url in str(row) for row in described)
     finally:
         topic.spark.sql("DROP TABLE orders_of_sql")
+
+
+def test_every_way_of_spark_to_write_and_read(topic: SparkTopic, tmp_path: Path) -> None:
+    """What Spark passes on by itself is accepted; what it does not pass on is said."""
+    register(topic.spark, topic.url)
+    name, frame = (
+        f"t{topic.keys.prefix}",
+        topic.spark.sql("SELECT 'b' AS id, CAST('x' AS BINARY) AS body, 3600 AS delay"),
+    )
+    options = f"prefix '{topic.keys.prefix}', topic '{topic.keys.topic}'"
+    spark, at = topic.spark, F.expr("now() + interval 1 day").alias("due_at")
+
+    def row(id: str) -> DataFrame:
+        return frame.select(F.lit(id).alias("id"), "body", at)
+
+    spark.sql(f"CREATE TABLE {name} USING lisa OPTIONS ({options})")
+    try:
+        spark.sql(f"INSERT INTO {name} (id, body, due_at) SELECT 'a', CAST('x' AS BINARY), now() + interval 1 day")
+        topic.write(frame)
+        row("c").writeTo(name).append()
+        row("d").writeTo(name).option("batchMessages", "5").append()
+        row("e").write.format("lisa").options(**topic.options()).mode("append").saveAsTable(name)
+        row("f").write.format("lisa").mode("append").options(**topic.options()).save()
+        row("stream").write.parquet(str(tmp_path / "in"))
+        stream = spark.readStream.schema("id string, body binary, due_at timestamp").parquet(str(tmp_path / "in"))
+        writer = stream.writeStream.queryName("reminders").outputMode("append").trigger(availableNow=True)
+        writer = writer.format("lisa").options(**topic.options(badRows=f"{tmp_path}/bad", outcomes=f"{tmp_path}/out"))
+        query = writer.option("checkpointLocation", str(tmp_path / "start")).start(queryName="reminders")
+        assert query.awaitTermination(120)
+        writer.option("checkpointLocation", str(tmp_path / "to")).toTable(name).awaitTermination(120)
+        ids = ["a", "b", "c", "d", "e", "f", "stream"]
+        for read in (
+            spark.table(name),
+            spark.read.table(name),
+            spark.sql(f"TABLE {name}"),
+            topic.table(),
+            spark.read.load(format="lisa", **topic.options()),
+        ):
+            assert sorted(row.id for row in read.collect()) == ids
+        for refused in (
+            lambda: spark.sql(f"CREATE TABLE {name}2 USING lisa OPTIONS ({options}) AS SELECT 'a' AS id, 'x' AS body"),
+            lambda: row("g").write.format("lisa").mode("append").save(),
+        ):
+            with pytest.raises(
+                AnalysisException, match=r"the option topic is not given \(toTable and CREATE TABLE AS SELECT"
+            ):
+                refused()
+    finally:
+        spark.sql(f"DROP TABLE {name}")
+        spark.sql(f"DROP TABLE IF EXISTS {name}2")
+
+
+def test_zones_and_null_literals(topic: SparkTopic, producer: Producer) -> None:
+    """The session's zone changes no time; NULL is as if the column were missing."""
+    kept = topic.spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone in ("PST", "UTC-03:30", "Z"):
+            topic.spark.conf.set("spark.sql.session.timeZone", str(zone))
+            topic.write(
+                topic.spark.sql(
+                    f"""SELECT 'in {zone}' AS id, NULL AS priority, NULL AS headers, NULL AS delay,
+                        timestamp_millis(1800000000000) AS due_at,
+                        struct(timestamp_millis(1800000000000) AS at, parse_json('{{"n": 1}}') AS v) AS body"""
+                )
+            )
+            found = producer.find(topic.keys.topic, f"in {zone}")
+            assert found is not None
+            assert found.record is not None
+            assert found.record.body == b'{"at":"2027-01-15T08:00:00+00:00","v":{"n":1}}'
+            assert found.record.due_ms == 1_800_000_000_000
+    finally:
+        topic.spark.conf.set("spark.sql.session.timeZone", str(kept))
+
+
+def test_a_password_does_not_stay_in_the_session(topic: SparkTopic) -> None:
+    """Spark logs all options of a session with each job, whatever their names are."""
+    url = "redis://:open-sesame@localhost:1"
+    for name in ("spark.lisa.url", "spark.lisa.secret.url"):
+        topic.spark.conf.set(name, url)
+        for _ in range(2):
+            register(topic.spark)
+            assert topic.spark.conf.get(name, None) is None
+    with pytest.raises(PythonException, match="localhost:1"):
+        topic.write(topic.spark.sql("SELECT 'x' AS body"), url=None, patience=0.1)
 
 
 def test_other_names_of_columns(topic: SparkTopic, producer: Producer) -> None:
@@ -145,4 +229,4 @@ def test_a_query_remembers_its_batches(
         )
     finally:
         topic.spark.streams.removeListener(listener)
-    assert topic.client.ttl(topic.keys.query(str(query.id))) > 29 * 86_400
+    assert topic.client.ttl(topic.keys.query(f"{query.id}/0")) > 29 * 86_400

@@ -8,7 +8,7 @@ import redis
 from lisa_common.client.connection import Connection
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.producing import State
-from lisa_producer.spark.ready_messages import list_entries, read_groups
+from lisa_producer.spark.ready_messages import EntrySpan, list_entries, read_groups
 from support import count_calls
 from support.queue import Queue
 
@@ -16,7 +16,7 @@ COUNT = 60
 
 
 def _delivered(queue: Queue) -> list[str]:
-    part = queue.connection.run(read_groups(queue.keys, [State.DELIVERED]))[0]
+    part = queue.connection.run(read_groups(queue.keys, EntrySpan(State.DELIVERED, "0-0", "+")))[0]
     listed: list[str] = []
     after = part.after
     while True:

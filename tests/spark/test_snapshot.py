@@ -101,8 +101,43 @@ def test_shards_make_one_table(queue: Queue) -> None:
     for keys in layout.shards:
         shard = Queue(queue.connection, keys, now_ms=queue.now_ms)
         shard.send_all([outgoing(f"{keys.shard} {n}", due=f"+{n}000") for n in (1, 2)])
-    assert len(_reader(queue, state="waiting").partitions()) == 3
-    assert sorted(_ids(_reader(queue))) == sorted([*EVERY, "0.1 1", "0.1 2", "1.1 1", "1.1 2"])
+    assert len(_reader(queue, state="waiting").partitions()) == 1
+    assert len(_reader(queue, state="waiting", partitionRows=2).partitions()) >= 2
+    for size in (1, 2, 100):
+        found = _ids(_reader(queue, partitionRows=size))
+        assert sorted(found) == sorted([*EVERY, "0.1 1", "0.1 2", "1.1 1", "1.1 2"])
+
+
+@pytest.mark.parametrize("options", [{}, {"ids": "w1,w2,w3,new-1,new-2,new-3"}, {"state": "waiting"}])
+@pytest.mark.parametrize("size", [1, 100])
+def test_partitions_of_an_earlier_look(queue: Queue, options: dict[str, str], size: int) -> None:
+    """Spark keeps them: they have what came later, too, wherever the topic puts it, each message once."""
+    reader = _reader(queue, partitionRows=size, **options)
+    empty = _reader(queue, topic="empty", partitionRows=size, **options)
+    partitions, partitions_of_empty = reader.partitions(), empty.partitions()
+    for topic in ("orders", "empty"):
+        layout = Layout(queue.keys.prefix, topic, Policy(shards=2, former=(1,)))
+        queue.connection.call(command("HSET", queue.keys.of("topics"), topic, layout.policy.dump()))
+        for n in (1, 2, 3):
+            keys = layout.homes(f"new-{n}")[0]
+            Queue(queue.connection, keys, now_ms=queue.now_ms).send_all([outgoing(f"new-{n}", due=f"+{n}500")])
+    expected = [row["id"] for row in _rows(_reader(queue, **options))]
+    assert len(expected) >= 6
+    assert sorted(row["id"] for row in _rows(reader, partitions)) == sorted(expected)
+    assert sorted(row["id"] for row in _rows(empty, partitions_of_empty)) == ["new-1", "new-2", "new-3"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_entries_of_an_earlier_look(queue: Queue, size: int) -> None:
+    """Where groups stand is found when a task runs."""
+    queue.send_all([outgoing(f"r{n}") for n in range(10)])
+    readers = [_reader(queue, state=state, group="g", partitionRows=size) for state in ("ready", "delivered")]
+    before = [reader.partitions() for reader in readers]
+    queue.send_all([outgoing(f"r{n}") for n in range(10, 15)])
+    queue.read("g", limit=7)
+    ready, delivered = ([row["id"] for row in _rows(*each)] for each in zip(readers, before, strict=True))
+    assert sorted(delivered) == sorted(["gone", *(f"r{n}" for n in range(7))])
+    assert sorted(ready) == sorted(f"r{n}" for n in range(7, 15))
 
 
 def test_an_unknown_topic_is_empty(queue: Queue) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -14,14 +15,15 @@ import pytest
 import redis
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import InvalidInput, Refused, Unreachable
+from lisa_common.errors import LisaError, Refused, Unreachable
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
-from lisa_producer.spark.memory import Digest, Memory, Place
+from lisa_producer.spark.line_files import LineFile
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import BatchWriter, Sink, Written
+from lisa_producer.spark.written_batches import BatchWrite, Digest, WrittenBatches
 from support import Server
 from support.proxy import Proxy
 
@@ -37,7 +39,7 @@ def write(redis_url: str, prefix: str) -> Callable[..., Written]:
         sink = Sink(
             WriteOptions.of({name.lower(): str(value) for name, value in given.items()}),
             Columns(tuple(columns), "orders"),
-            run,
+            run=run,
         )
         batch = pa.RecordBatch.from_pydict(columns)
         # As Spark hands it to its tasks.
@@ -94,21 +96,45 @@ def test_a_bad_row_fails_the_task(
     assert (done.rows, done.sent + done.duplicates, done.bad) == (2, 1, 1)
 
 
-def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: str, prefix: str) -> None:
-    """Of each batch before the last 100, however many partitions it had; and all of it expires."""
-    memory = Memory(WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"}))
-    key = ShardKeys(prefix, "orders").query("q")
-    digest = Digest()
+@pytest.mark.parametrize("name", ["", "second"], ids=["sink of a query", "foreachBatch"])
+def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: str, prefix: str, name: str) -> None:
+    """Of each batch before the last 100; and all of it expires."""
+    options = WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"})
+    keys, digest = ShardKeys(prefix, "orders"), Digest()
     with Connection(redis_url) as connection:
-        for batch, partitions in enumerate([5, 2] + [1] * 99):
-            for partition in range(partitions):
-                memory.keep(connection, Place("q", batch, partition), digest)
-            memory.end_batch(connection, "q", batch, {"rows": 0}, partitions=partitions)
-            assert client.ttl(key) > 0
-        assert memory.read(connection, Place("q", 100, 0)) == str(digest)
-    fields = {field.decode() for field in client.hkeys(key)}
-    assert not any(field.startswith("0/") for field in fields)
-    assert {"1/0", "1/1", "100/0"} <= fields
+        kept = WrittenBatches(options, connection)
+        for batch in range(102):
+            write = BatchWrite("q", batch, name, "application/7")
+            if name:
+                write = kept.claim(write, "owner")
+                assert client.ttl(keys.query(write.job)) > 0
+            kept.keep(write, 3, digest)
+            kept.end(write, "owner", {"rows": 0})
+            assert client.ttl(keys.query(write.job)) > 0
+        assert kept.read(write, 3) == str(digest)
+    assert len(client.keys(keys.query("*"))) == 100
+
+
+def test_writes_alike_of_a_micro_batch(redis_url: str, prefix: str) -> None:
+    """They are numbered in their order, in each execution; one that begins before the other's end is refused."""
+    options = WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"})
+    with Connection(redis_url) as connection:
+        kept = WrittenBatches(options, connection)
+        for execution in ("application/7", "application/9"):
+            write = BatchWrite("q", 3, "digest", execution)
+            first = kept.claim(write, "first")
+            assert kept.claim(write, "first") == first
+            with pytest.raises(
+                LisaError, match="cannot begin before the one like it has ended; give each of them a name"
+            ):
+                kept.claim(write, "second")
+            kept.end(first, "first", {})
+            second = kept.claim(write, "second")
+            assert (first.number, second.number) == (0, 1)
+            # Its task has failed, and the function writes again.
+            kept.release(second)
+            assert kept.claim(write, "third") == second
+            assert len({write.name, second.name, second._replace(digest="other").name}) == 3
 
 
 def test_both_times(write: Callable[..., Written]) -> None:
@@ -142,6 +168,18 @@ def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path)
     assert second["error"].startswith("body must be a value")
     assert (second["row"], "body" in second) == (2, False)
     assert write({"body": ["x"]}, badRows=str(place)).bad_file is None
+
+
+def test_twins_write_different_files_at_the_same_time(tmp_path: Path) -> None:
+    """Both have the same name; the last one stays."""
+    first = LineFile(str(tmp_path), "part.jsonl")
+    twin = LineFile(str(tmp_path), "part.jsonl")
+    for file in (first, twin):
+        file.write(b"1")
+        assert len(list(tmp_path.iterdir())) == (1 if file is first else 2)
+    for file in (first, twin):
+        file.close()
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["1\n"]
 
 
 def test_set_aside_in_a_topic(write: Callable[..., Written], client: redis.Redis, prefix: str) -> None:
@@ -219,8 +257,10 @@ async def test_a_lost_reply_fails_no_task(write: Callable[..., Written], redis_u
         assert client.xlen(ShardKeys(prefix, "orders").of("ready")) == 2
 
 
-def test_invalid_input_is_the_cause(write: Callable[..., Written]) -> None:
-    """The error of a row is the producer's own."""
+def test_an_error_is_one_line(write: Callable[..., Written]) -> None:
+    """Spark shows the whole traceback: it has no causes, and no frames of ours but the last."""
     with pytest.raises(BadRow) as caught:
         write({"id": [""], "body": ["x"]})
-    assert isinstance(caught.value.__cause__, InvalidInput)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("Traceback") == 1
+    assert shown.splitlines()[-1].endswith("id must be 1 to 200 bytes of printable text; got ''")

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import VariantVal
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.validation import body_bytes
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.messages import message_of, rows_of
-from lisa_producer.spark.values import Invalid, to_json_value
+from lisa_producer.spark.values import Invalid, to_json_value, values_of
 
 _UTC = pa.timestamp("us", tz="UTC")
 
@@ -168,3 +169,43 @@ def test_a_key_is_a_header() -> None:
     keyed, other = _judged(("body", "headers"), pa.array(["x"] * 2), headers)
     assert (keyed.key, other.key) == ("k", None)
     assert b'{"lisa-key":"k"}' in keyed.outgoing(Policy(), "id~").content
+
+
+ZONES = ("UTC", "Z", "PST", "GMT+8", "UTC-03:30", "+01", "+01:00", "Asia/Kathmandu", "America/New_York")
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_times_are_in_utc_whatever_zone_the_session_has(zone: str) -> None:
+    """Spark accepts zones of which Python knows nothing; a time is the same in each."""
+    kind, micros = pa.timestamp("us", tz=zone), 1_800_000_000_000_000
+    value = {"at": micros, "list": [micros, None], "map": [("k", micros)]}
+    struct = pa.struct([("at", kind), ("list", pa.list_(kind)), ("map", pa.map_(pa.string(), kind))])
+    [message] = _judged(("body", "due_at"), pa.array([value], struct), pa.array([micros], kind))
+    at = "2027-01-15T08:00:00+00:00"
+    assert json.loads(body_bytes(message.body, 1_000)) == {"at": at, "list": [at, None], "map": {"k": at}}
+    assert message.at == datetime(2027, 1, 15, 8, tzinfo=UTC)
+    [died] = values_of("died_at", pa.array([micros], kind))
+    assert died == message.at
+
+
+def test_times_of_day_and_null_literals() -> None:
+    """TIME is ISO 8601 in JSON; a column of type NULL is as if it were missing."""
+    struct = pa.struct([("at", pa.time64("ns")), ("none", pa.null())])
+    body = pa.array([{"at": 30_600_000_000_000, "none": None}], struct)
+    [message] = _judged(("body", "delay", "id"), body, pa.nulls(1), pa.nulls(1))
+    assert json.loads(body_bytes(message.body, 1_000)) == {"at": "08:30:00", "none": None}
+    assert (message.delay, message.id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [('{"n": [1, 0.5, null], "t": "x"}', {"n": [1, 0.5, None], "t": "x"}), ("null", None), ("12", 12)],
+)
+def test_variants_in_structs(text: str, sent: Any) -> None:
+    """They are JSON values within the body."""
+    variant = VariantVal.parseJson(text)
+    fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
+    kind = pa.struct([("v", pa.struct(fields)), ("list", pa.list_(pa.struct(fields)))])
+    value = {"value": variant.value, "metadata": variant.metadata}
+    [message] = _judged(("body",), pa.array([{"v": value, "list": [value]}], kind))
+    assert json.loads(body_bytes(message.body, 1_000)) == {"v": sent, "list": [sent]}

@@ -19,6 +19,7 @@ __all__ = ["SparkCluster", "spark_cluster"]
 
 _HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
+_HOSTS = ("127.0.0.1", "localhost")
 _PATIENCE_S = 240
 
 
@@ -59,7 +60,10 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(directory: Path, workers: int = 2) -> Iterator[SparkCluster]:
-    """Starts a master and workers of one core each, and ends them with all that they have started."""
+    """Starts a master and workers of one core each, and ends them with all that they have started.
+
+    The workers have two names of this machine in turn: Spark starts no twin of a task on the host of the first.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         log = stack.enter_context(_running(directory, "master.Master", "--host", "127.0.0.1", "--port", "0"))[1]
@@ -67,7 +71,8 @@ def spark_cluster(directory: Path, workers: int = 2) -> Iterator[SparkCluster]:
         url = f"spark://{_address(log)}"
         started = []
         for number in range(workers):
-            words = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "-d", str(directory / f"w{number}"), url)
+            host = _HOSTS[number % len(_HOSTS)]
+            words = ("--host", host, "--cores", "1", "--memory", "1g", "-d", str(directory / f"w{number}"), url)
             started.append(stack.enter_context(_running(directory / f"w{number}", "worker.Worker", *words)))
         for _, own in started:
             wait_until(partial(_is_registered, own), _PATIENCE_S, what="the worker to register")

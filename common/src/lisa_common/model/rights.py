@@ -75,7 +75,7 @@ ROLES = {
             "busy": "exists hdel hmget hsetnx",
             **_PASSES_SLOTS,
             "pace": "hget hset pexpire",
-            "query:*": "hdel hget hset pexpire",
+            "query:*": "hdel hget hset hsetnx pexpire unlink",
         },
     ),
     RoleName.CONSUMER: Role(
@@ -143,7 +143,7 @@ ROLES = {
         on={
             "waiting": "zcount zrange",
             # A pattern, as no script of a reader uses this key.
-            "ready*": "xinfo|groups xpending xrange",
+            "ready*": "xinfo|groups xlen xpending xrange xrevrange",
             "messages": "hget hstrlen",
             "retry": "zcount zrange",
             "failures": "hget",

@@ -1,13 +1,13 @@
 """Calls about jobs that write from many processes: their shared rate, and what each part of them has written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.replies import number
 
-__all__ = ["forget_written", "keep_written", "read_written", "reserve"]
+__all__ = ["claim_part", "forget_part", "forget_written", "keep_written", "read_written", "reserve"]
 
 
 def reserve(keys: ShardKeys, job: str, *, rate: float, count: int, now_ms: str = "") -> Call[int]:
@@ -28,6 +28,22 @@ def keep_written(keys: ShardKeys, job: str, parts: Mapping[str, str], kept_ms: i
     yield command("HSET", key, *fields), command("PEXPIRE", key, kept_ms)
 
 
-def forget_written(keys: ShardKeys, job: str, parts: Sequence[str]) -> Call[Any]:
-    """Forgets parts of a job."""
-    return command("HDEL", keys.query(job), *parts)
+def claim_part(keys: ShardKeys, job: str, part: str, owner: str, kept_ms: int) -> Flow[str]:
+    """Claims a part of a job for an owner, unless it has one. Returns its owner."""
+    key = keys.query(job)
+    _, held, _ = yield (
+        command("HSETNX", key, part, owner),
+        read_written(keys, job, part),
+        command("PEXPIRE", key, kept_ms),
+    )
+    return held or owner
+
+
+def forget_part(keys: ShardKeys, job: str, part: str) -> Call[Any]:
+    """Forgets a part of a job."""
+    return command("HDEL", keys.query(job), part)
+
+
+def forget_written(keys: ShardKeys, job: str) -> Call[Any]:
+    """Forgets all parts of a job."""
+    return command("UNLINK", keys.query(job))

@@ -29,10 +29,10 @@ class BatchSizes:
     keys: ShardKeys
     consumer: str
 
-    def limit(self, most: int | None) -> Flow[int | None]:
+    def limit(self, most: int) -> Flow[int]:
         """Most rows of the next batch."""
         _, rows = yield self._read()
-        return min(rows, most) if rows and most else rows or most
+        return min(rows, most) if rows else most
 
     def begin(self, held: int, *, alone: bool) -> Flow[tuple[int, bool]]:
         """Begins a batch of `held` messages, the only one of which may have to run `alone`.
@@ -49,11 +49,11 @@ class BatchSizes:
         yield self._write(begun + 1, rows)
         return tried, bool(rows) or alone
 
-    def succeed(self, most: int | None) -> Flow[None]:
+    def succeed(self, most: int) -> Flow[None]:
         """Notes that the batch is done."""
         _, rows = yield self._read()
         rows *= _GROW
-        yield self._write(0, rows if rows and (most is None or rows < most) else 0)
+        yield self._write(0, rows if rows < most else 0)
 
     def _read(self) -> Call[tuple[int, int]]:
         return command("GET", self.keys.query(self.consumer), decode=_decode)

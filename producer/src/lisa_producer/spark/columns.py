@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import types as t
 
@@ -49,7 +50,10 @@ COLUMNS_OF: dict[Operation, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """For each operation the columns that it needs, and those that it uses."""
 
-_IN_JSON = (t.StringType, t.BooleanType, t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NullType)
+_IN_JSON: tuple[Any, ...] = (
+    *(t.StringType, t.BooleanType, t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType, t.TimeType),
+    *(t.NullType, *_VARIANT),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ def check_columns(
         if name not in known:
             raise InvalidInput("columns", known, f"names that include {name}")
     if "topic" not in known and topic is None:
-        raise InvalidInput("columns", known, "names that include topic, as the option topic is not given")
+        needed_topic = "names that include topic, as the option topic is not given"
+        raise InvalidInput("columns", known, f"{needed_topic} (toTable and CREATE TABLE AS SELECT do not pass it on)")
     unused = [name for name in (renamed or {}).values() if name not in known]
     if unused:
         raise InvalidInput("columns", schema.fieldNames(), f"names that include the one that is read as {unused[0]}")
@@ -117,6 +122,8 @@ class _Reading:
 def _check(name: str, kind: t.DataType) -> str:
     kinds, expected = _ALLOWED[name]
     shown = kind.simpleString()
+    if isinstance(kind, t.NullType) and name != "body":
+        return name
     if not isinstance(kind, kinds):
         raise InvalidInput(f"column {name}", shown, expected)
     if name == "headers" and shown != _TEXTS.simpleString():
@@ -137,5 +144,7 @@ def _check_json(path: Sequence[str], kind: t.DataType) -> None:
             raise InvalidInput(f"column {'.'.join(path)}", kind.simpleString(), "a map with string keys, as in JSON")
         _check_json((*path, "value"), kind.valueType)
     elif not isinstance(kind, _IN_JSON):
-        expected = "a JSON type: string, number, boolean, date, timestamp, or a struct, map or array of them"
+        expected = (
+            "a JSON type: string, number, boolean, date, time, timestamp, variant, or a struct, map or array of them"
+        )
         raise InvalidInput(f"column {'.'.join(path)}", kind.simpleString(), expected)

@@ -1,5 +1,7 @@
 """A file of lines of JSON for one task, in a directory that all executors share. It appears when the task succeeds."""
 
+from uuid import uuid4
+
 import pyarrow as pa
 from pyarrow import fs
 
@@ -13,7 +15,8 @@ class LineFile:
         self._files, directory = _locate(place)
         self._directory = directory
         self._path = f"{directory}/{name}"
-        self._scratch = f"{directory}/_{name}.{id(self):x}"
+        # Twins of a task, on two hosts, write at the same time.
+        self._scratch = f"{directory}/_{name}.{uuid4().hex}"
         self._place = f"{place.rstrip('/')}/{name}"
         self._open: pa.NativeFile | None = None
         self.file: str | None = None

@@ -1,5 +1,6 @@
 """Options of reads and writes: text from Spark, checked and completed with the environment's settings."""
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -32,7 +33,7 @@ from lisa_producer.spark.rows import UNKNOWN_REASON, MessageRow
 __all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
 
 
-_OF_SPARK = ("checkpointlocation",)
+_OF_SPARK = ("checkpointlocation", "queryname")
 """Options of Spark itself, which it passes on to sources."""
 
 
@@ -56,7 +57,7 @@ class _Options(BaseModel):
     topic: str | None = None
     settings: ProducerSettings
 
-    @field_validator("topic", "group", check_fields=False)
+    @field_validator("topic", "group", "write", check_fields=False)
     @classmethod
     def _is_a_name(cls, value: str | None, info: Any) -> str | None:
         return None if value is None else check_name(info.field_name, value)
@@ -140,7 +141,9 @@ class WriteOptions(_Options):
     max_rows_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Of all tasks together."""
     remember_days: Annotated[float, Field(ge=0, le=3_660)] = 0
-    """How long to remember what a streaming query has written, after its last batch; 0: not at all."""
+    """How long to remember what a micro-batch has written; 0: not at all."""
+    write: str | None = None
+    """Tells a write from the others of its micro-batch, for `foreachBatch`."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
     confirm_timeout: Annotated[float, Field(gt=0, le=60)] = CONFIRM_S
@@ -184,6 +187,15 @@ def _words(text: object) -> object:
     return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
 
 
+def _ids(text: object) -> object:
+    """Ids, separated by commas, or as a JSON array of strings: ids may contain commas and blanks."""
+    try:
+        found = json.loads(text) if isinstance(text, str) and text.lstrip().startswith("[") else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, list) else _words(text)
+
+
 def _moment(text: object, info: ValidationInfo) -> object:
     return moment_ms(f"option {_camel(str(info.field_name))}", _read_moment(text)) if isinstance(text, str) else text
 
@@ -213,7 +225,7 @@ class SnapshotOptions(_Options):
     """Earliest time of death of dead letters, in ms since the epoch."""
     died_until: _Moment | None = None
     """Times of death before this, in ms since the epoch."""
-    ids: Annotated[tuple[str, ...], BeforeValidator(_words)] | None = None
+    ids: Annotated[tuple[str, ...], BeforeValidator(_ids)] | None = None
     group: str | None = None
     """Only copies of this group, which retried messages and dead letters have."""
     reason: str | None = None

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Entry, entry_place
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.failure import read_failure
+from lisa_common.model.keys import ShardKeys, copy_of
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
@@ -23,6 +24,10 @@ _ENTRIES = 1_000
 """Entries in one reply; they are small."""
 _PLACES = 5_000
 """Entries in one reply that only names them."""
+
+
+_NACKED = ("nack", "rejected", "snoozed")
+"""Reasons of what `foreachBatch` has settled by itself."""
 
 
 class StreamReset(LisaError):
@@ -65,7 +70,7 @@ class PendingEntries:
         self,
         after: str,
         newest: str,
-        rows: int | None,
+        rows: int,
         *,
         beyond: bool,
         most_bytes: int | None = None,
@@ -79,8 +84,8 @@ class PendingEntries:
         """
         yield consuming.join(self.keys, self.group)
         taken, is_listed = Taken(after, entries=[]), False
-        while rows is None or taken.rows < rows:
-            limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken.rows)
+        while taken.rows < rows:
+            limit = min(_ENTRIES, rows - taken.rows)
             entries: list[Entry] | None = [] if is_listed else (yield from self.held(taken.last, limit=limit))
             if not entries:
                 if entry_place(taken.last) >= entry_place(newest):
@@ -199,6 +204,23 @@ class PendingEntries:
             at, count = entries[-1].entry, count + len(entries)
         return count
 
+    def settle_late(self, entries: Sequence[Entry]) -> Flow[int]:
+        """Acks entries whose leases may have run out; not those that were nacked. Returns how many."""
+        count = 0
+        for first in range(0, len(entries), _ENTRIES):
+            part = entries[first : first + _ENTRIES]
+            stored = yield [command("HGET", self.keys.of("failures"), copy_of(self.group, e.id or "")) for e in part]
+            failures = map(read_failure, stored)
+            ours = [
+                entry
+                for entry, failure in zip(part, failures, strict=True)
+                if not (failure and failure.entry == entry.entry and failure.reason in _NACKED)
+            ]
+            if ours:
+                yield from self._settle(ours)
+            count += len(ours)
+        return count
+
     def holds_all(self, count: int, last: str, *along: Call[Any]) -> Flow[tuple[bool, Sequence[Any]]]:
         """Whether all of `count` entries, of which the last is `last`, are pending still; and the results of `along`.
 
@@ -269,6 +291,13 @@ class PendingEntries:
             # The group was destroyed, with its pending entries.
             return []
         return entries
+
+    def held_all(self, after: str, last: str) -> Flow[list[Entry]]:
+        """All pending entries after one and up to another."""
+        found: list[Entry] = []
+        while page := (yield from self.held(found[-1].entry if found else after, last)):
+            found += page
+        return found
 
     def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
         call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)

@@ -23,14 +23,17 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import jobs
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["LisaListener", "counts_part"]
+__all__ = ["COUNTS", "LisaListener", "batch_of"]
 
 logger = logging.getLogger(__name__)
 
+COUNTS = "counts"
+"""Names the counts of a batch among what is kept of it."""
 
-def counts_part(batch: int) -> str:
-    """Names the counts of a batch among what is remembered of its query."""
-    return f"{batch}/counts"
+
+def batch_of(query: str, batch: int, write: str = "") -> str:
+    """Names what is kept of a batch, for its query's sink, or for a write of `foreachBatch`."""
+    return f"{query}/{batch}/{write}" if write else f"{query}/{batch}"
 
 
 class LisaListener(StreamingQueryListener):
@@ -56,7 +59,7 @@ class LisaListener(StreamingQueryListener):
         """Reads the counts of the micro-batch."""
         query, batch = str(event.progress.id), event.progress.batchId
         try:
-            text = self._connection.call(jobs.read_written(self._keys, query, counts_part(batch)))
+            text = self._connection.call(jobs.read_written(self._keys, batch_of(query, batch), COUNTS))
         except LisaError as error:
             _report(error)
             return

@@ -5,9 +5,10 @@ An entry that moves meanwhile may be listed in both states, or in neither.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from lisa_common.model.delivery import Entry, entry_of
+from lisa_common.model.delivery import Entry, entry_of, entry_place
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Flow, command
@@ -17,12 +18,20 @@ from lisa_common.protocol.replies import rows
 from lisa_producer.spark.pending_entries import FIRST, read_infos
 from lisa_producer.spark.rows import MessageRow
 
-__all__ = ["GroupEntries", "list_entries", "read_groups"]
+__all__ = ["EntrySpan", "GroupEntries", "list_entries", "read_groups", "split_entries"]
 
 _ENTRIES = 1_000
 _DENSE = 2
 """Entries in the reply that is to have all of a page of pending ones, for each of these."""
 _MAX_BYTES = 2 * 1024 * 1024
+
+
+class EntrySpan(NamedTuple):
+    """The entries of a state after one place and up to another, in all shards."""
+
+    state: State
+    after: str
+    until: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +42,37 @@ class GroupEntries:
     state: State
     group: str | None
     after: str
-    """The last entry that the group has read."""
+    until: str
 
 
-def read_groups(keys: ShardKeys, states: Sequence[State]) -> Flow[list[GroupEntries]]:
-    """The groups of a shard, for each state."""
+def split_entries(shards: Sequence[ShardKeys], state: State, size: int) -> Flow[list[EntrySpan]]:
+    """Cuts the entries of shards into spans of about `size`, if as many are added at any time; at least one span."""
+    total, times = 0, []
+    for keys in shards:
+        ready = keys.of("ready")
+        count, first, last = yield [
+            command("XLEN", ready),
+            command("XRANGE", ready, "-", "+", "COUNT", 1),
+            command("XREVRANGE", ready, "+", "-", "COUNT", 1),
+        ]
+        total += count
+        times += [int(entry.partition(b"-")[0]) for entry, _ in rows(first) + rows(last)]
+    count = -(-total // size) or 1
+    begin, length = min(times, default=0), max(times, default=0) - min(times, default=0)
+    inner = dict.fromkeys(f"{begin + length * at // count}-0" for at in range(1, count))
+    return [EntrySpan(state, *ends) for ends in pairwise((FIRST, *inner, "+"))]
+
+
+def read_groups(keys: ShardKeys, span: EntrySpan) -> Flow[list[GroupEntries]]:
+    """The groups of a shard, with what of a span is in its state."""
     infos = yield from read_infos(keys)
     named = [(info["name"].decode(), info["last-delivered-id"].decode()) for info in infos]
-    ready = named or [(None, FIRST)]
-    found = [GroupEntries(keys, State.READY, *each) for each in ready if State.READY in states]
-    return found + [GroupEntries(keys, State.DELIVERED, name, FIRST) for name, _ in named if State.DELIVERED in states]
+    if span.state is State.DELIVERED:
+        return [GroupEntries(keys, span.state, name, span.after, span.until) for name, _ in named]
+    return [
+        GroupEntries(keys, span.state, name, max(after, span.after, key=entry_place), span.until)
+        for name, after in named or [(None, FIRST)]
+    ]
 
 
 def list_entries(topic: str, part: GroupEntries, after: str) -> Flow[tuple[list[MessageRow], str | None]]:
@@ -64,13 +94,13 @@ def list_entries(topic: str, part: GroupEntries, after: str) -> Flow[tuple[list[
 
 
 def _ready(part: GroupEntries, after: str) -> Flow[list[Entry]]:
-    reply = yield command("XRANGE", part.keys.of("ready"), f"({after}", "+", "COUNT", _ENTRIES)
+    reply = yield command("XRANGE", part.keys.of("ready"), f"({after}", part.until, "COUNT", _ENTRIES)
     return [entry_of(entry, values) for entry, values in rows(reply)]
 
 
 def _delivered(part: GroupEntries, after: str) -> Flow[list[Entry]]:
     ready = part.keys.of("ready")
-    pending: Any = yield command("XPENDING", ready, part.group or "", f"({after}", "+", _ENTRIES)
+    pending: Any = yield command("XPENDING", ready, part.group or "", f"({after}", part.until, _ENTRIES)
     names: list[bytes] = [row[0] for row in rows(pending)]
     if not names:
         return []

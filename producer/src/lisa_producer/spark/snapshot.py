@@ -1,4 +1,4 @@
-"""A topic's waiting, retry and garbage messages as a table. The driver cuts ranges, and executors read them.
+"""A topic's waiting, retry and garbage messages as a table. The driver cuts spans, and executors read them.
 
 A message that stays in its state during the read is one row. A message that moves meanwhile may appear in both states,
 or in neither.
@@ -6,8 +6,9 @@ or in neither.
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,11 +17,12 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout, by_shard
 from lisa_common.protocol import paging, producing
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.paging import PAGED, Listed, Point
 from lisa_common.protocol.producing import Found, State
 from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.options import SnapshotOptions
-from lisa_producer.spark.ready_messages import GroupEntries, list_entries, read_groups
+from lisa_producer.spark.ready_messages import EntrySpan, list_entries, read_groups, split_entries
 from lisa_producer.spark.rows import MessageRow, row_of_listed, to_batch
 
 __all__ = ["SnapshotReader"]
@@ -30,29 +32,24 @@ _MAX_BYTES, _MAX_BYTES_WITHOUT_BODIES = 2 * 1024 * 1024, 16 * 1024 * 1024
 """Most bytes of records that the server reads for one page. It sends less where bodies are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The messages of one state of a shard, from one point to another."""
+class Span(NamedTuple):
+    """The messages of one state from one point to another, in all shards."""
 
-    keys: ShardKeys
     state: State
     start: Point
     end: Point
 
 
-class _All(InputPartition):
-    """The messages of one task: ranges, and entries of groups, which it reads one after the other."""
+class _Share(InputPartition):
+    """The messages of one task: of some ids, or of spans of states, in whatever shards there are when it runs.
 
-    def __init__(self, ranges: Sequence[_Range], parts: Sequence[GroupEntries]) -> None:
-        self.ranges = tuple(ranges)
-        self.parts = tuple(parts)
+    Spark keeps the shares of a frame's first look for all later ones. So they name nothing that may change: ends of
+    spans need not exist, and together they have all messages of a state at any time, each once.
+    """
 
-
-class _Ids(InputPartition):
-    """The messages of one task: ids, with the shards that may hold each, most likely first."""
-
-    def __init__(self, homes: dict[str, tuple[ShardKeys, ...]]) -> None:
-        self.homes = homes
+    def __init__(self, *spans: Span | EntrySpan, ids: Sequence[str] | None = None) -> None:
+        self.spans = spans
+        self.ids = ids
 
 
 class SnapshotReader(DataSourceReader):
@@ -70,32 +67,45 @@ class SnapshotReader(DataSourceReader):
         return Connection.of(self._options.settings, name="lisa-spark")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of about `partitionRows` messages, or of ids. The driver reads only the ends of ranges."""
-        options, patience_s = self._options, self._options.settings.patience_s
+        """Shares of about `partitionRows` messages by what the topic has now. The driver reads only ends of spans."""
+        options = self._options
+        if options.ids is not None:
+            size = len(options.ids) if options.limit is not None else options.partition_rows
+            return [_Share(ids=options.ids[at : at + size]) for at in range(0, len(options.ids), size)]
+        spans: list[Span | EntrySpan] = []
         with self._connect() as connection:
-            layout = connection.run(Topics(options.settings.prefix).resolve(options.topic), patience_s=patience_s)
-            if options.ids is not None:
-                return self._partitions_of_ids(layout, options.ids)
-            ranges: list[_Range] = []
-            parts = [
-                part
-                for keys in (layout.served if set(options.states) - set(PAGED) else ())
-                for part in connection.run(read_groups(keys, options.states), patience_s=patience_s)
-                if options.group in (None, part.group)
-            ]
-            for state, keys in itertools.product([state for state in options.states if state in PAGED], layout.served):
-                start, end = _points(*options.bounds_of(state))
-                if start < end:
-                    flow = paging.split(keys, state, start, end, options.partition_rows)
-                    ranges += [_Range(keys, state, *cut) for cut in connection.run(flow, patience_s=patience_s)]
+            shards = self._shards(connection)
+            for state in options.states:
+                flow = (
+                    self._split(shards, state) if state in PAGED else split_entries(shards, state, self._rows_at_once)
+                )
+                spans += connection.run(flow, patience_s=options.settings.patience_s)
         # One task stops at the limit; several could not know of each other's rows.
-        if options.limit is not None:
-            return [_All(ranges, parts)]
-        return [*(_All([each], ()) for each in ranges), *(_All((), [part]) for part in parts)]
+        return [_Share(*spans)] if options.limit is not None else [*map(_Share, spans)]
 
-    def _partitions_of_ids(self, layout: Layout, ids: Sequence[str]) -> Sequence[InputPartition]:
-        size = len(ids) if self._options.limit is not None else self._options.partition_rows
-        return [_Ids({id: layout.homes(id) for id in ids[at : at + size]}) for at in range(0, len(ids), size)]
+    @property
+    def _rows_at_once(self) -> int:
+        # One task reads all: no need to cut.
+        return sys.maxsize if self._options.limit is not None else self._options.partition_rows
+
+    def _split(self, shards: Sequence[ShardKeys], state: State) -> Flow[list[Span | EntrySpan]]:
+        start, end = _points(*self._options.bounds_of(state))
+        if start >= end:
+            return []
+        cuts: list[Point] = []
+        for keys in shards:
+            ranges = yield from paging.split(keys, state, start, end, -(-self._rows_at_once // len(shards)))
+            cuts += [first for first, _ in ranges[1:]]
+        # Each shard is cut as finely as if it had all rows of its task.
+        inner = sorted(cuts)[len(shards) - 1 :: len(shards)]
+        return [Span(state, *ends) for ends in itertools.pairwise((start, *dict.fromkeys(inner), end))]
+
+    def _shards(self, connection: Connection) -> Sequence[ShardKeys]:
+        return self._layout(connection).served
+
+    def _layout(self, connection: Connection) -> Layout:
+        flow = Topics(self._options.settings.prefix).resolve(self._options.topic)
+        return connection.run(flow, patience_s=self._options.settings.patience_s)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The selected messages of one partition, page by page."""
@@ -113,33 +123,36 @@ class SnapshotReader(DataSourceReader):
         return row_of_listed(self._options.topic, listed)
 
     def _pages(self, connection: Connection, partition: InputPartition) -> Iterator[list[MessageRow]]:
-        if isinstance(partition, _Ids):
-            for page in self._pages_of_ids(connection, partition.homes):
+        # Without any share, Spark passes a partition of its own.
+        if not isinstance(partition, _Share):
+            return
+        if partition.ids is not None:
+            for page in self._pages_of_ids(connection, partition.ids):
                 yield list(map(self._row, page))
-        # Without any partition, Spark passes one of its own.
-        elif isinstance(partition, _All):
-            for each in partition.ranges:
-                for page in self._pages_of_range(connection, each):
+        for span, keys in itertools.product(partition.spans, self._shards(connection)):
+            if isinstance(span, EntrySpan):
+                yield from self._pages_of_groups(connection, keys, span)
+            else:
+                for page in self._pages_of_range(connection, keys, span):
                     yield list(map(self._row, page))
-            for part in partition.parts:
-                yield from self._pages_of_group(connection, part)
 
-    def _pages_of_group(self, connection: Connection, part: GroupEntries) -> Iterator[list[MessageRow]]:
-        after: str | None = part.after
-        while after is not None:
-            flow = list_entries(self._options.topic, part, after)
-            page, after = connection.run(flow, patience_s=self._options.settings.patience_s)
-            yield page
+    def _pages_of_groups(self, connection: Connection, keys: ShardKeys, span: EntrySpan) -> Iterator[list[MessageRow]]:
+        patience_s = self._options.settings.patience_s
+        for part in connection.run(read_groups(keys, span), patience_s=patience_s):
+            after = part.after if self._options.group in (None, part.group) else None
+            while after is not None:
+                page, after = connection.run(list_entries(self._options.topic, part, after), patience_s=patience_s)
+                yield page
 
-    def _pages_of_range(self, connection: Connection, each: _Range) -> Iterator[Sequence[Listed]]:
+    def _pages_of_range(self, connection: Connection, keys: ShardKeys, span: Span) -> Iterator[Sequence[Listed]]:
         has_bodies = "body" in self._names
-        rest: Point | None = each.start
+        rest: Point | None = span.start
         while rest is not None:
             call = paging.list_messages(
-                each.keys,
-                each.state,
+                keys,
+                span.state,
                 rest,
-                each.end,
+                span.end,
                 max_bytes=_MAX_BYTES if has_bodies else _MAX_BYTES_WITHOUT_BODIES,
                 group=self._options.group or "",
                 reason=self._options.reason_at_server,
@@ -149,12 +162,10 @@ class SnapshotReader(DataSourceReader):
             yield page.messages
             rest = page.rest
 
-    def _pages_of_ids(
-        self, connection: Connection, homes: dict[str, tuple[ShardKeys, ...]]
-    ) -> Iterator[Sequence[Listed]]:
-        ids = list(homes)
+    def _pages_of_ids(self, connection: Connection, ids: Sequence[str]) -> Iterator[Sequence[Listed]]:
+        layout = self._layout(connection)
         for at in range(0, len(ids), _IDS_AT_ONCE):
-            open_homes = {id: homes[id] for id in ids[at : at + _IDS_AT_ONCE]}
+            open_homes = {id: layout.homes(id) for id in ids[at : at + _IDS_AT_ONCE]}
             page: list[Listed] = []
             while open_homes:
                 shards = by_shard(open_homes, lambda id: open_homes[id][0])  # noqa: B023 - called at once

@@ -1,26 +1,38 @@
 """The data source. Everything here runs on the driver, before any task starts."""
 
 import json
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructField, StructType
 
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.logs import configure_logging, event
 from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.snapshot import SnapshotReader
 from lisa_producer.spark.writer import BatchWriter, Sink, StreamWriter
+from lisa_producer.spark.written_batches import digest_of_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["LisaDataSource", "register"]
 
+logger = logging.getLogger(__name__)
+
 _CONF = "spark.lisa."
 """Begins the names of options in the configuration of a session."""
 _KEPT = "lisa"
 """Names the options of a table in its schema."""
+_PLAIN_URL, _SECRET_URL = _CONF + "url", _CONF + "secret.url"
+"""Spark hides values of names that contain `secret` among those of spark-defaults.conf."""
+_hidden: dict[str, str] = {}
+"""The URL that was taken out of a session, for further calls of `register`."""
+_TARGET = {"url", "prefix", "topic"}
+"""Options that name a target: who gives one means no table's."""
 _OPTIONS_OF_SESSIONS = ("url", "prefix", "timeout", "patience")
 
 
@@ -46,19 +58,21 @@ class LisaDataSource(DataSource):
         """
         kept = {name.lower(): text for name, text in self.options.items() if name.lower() != "url"}
         first, *others = MESSAGE_SCHEMA.fields
-        metadata = {_KEPT: json.dumps(kept)} if "topic" in kept else {}
+        # Only tables have a provider: a frame that is read must not carry its options to where it is written.
+        metadata = {_KEPT: json.dumps(kept)} if "topic" in kept and "provider" in kept else {}
         return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Writes a frame, in append mode only."""
         if overwrite:
             raise InvalidInput("mode", "overwrite", "append")
-        return BatchWriter(self._sink(schema))
+        sink = self._sink(schema)
+        return BatchWriter(replace(sink, digest=digest_of_write(sink.options, sink.columns)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Writes the micro-batches of a query."""
         if overwrite:
-            raise InvalidInput("outputMode", "complete", "append or update")
+            raise InvalidInput("outputMode", "complete", "append")
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> Sink:
@@ -80,20 +94,41 @@ class LisaDataSource(DataSource):
 
     def _given(self, schema: StructType, known: set[str]) -> dict[str, str]:
         given = {name.lower(): text for name, text in self.options.items()}
-        if "topic" not in given:
+        if not given.keys() & _TARGET:
             of_table = next((field.metadata[_KEPT] for field in schema.fields if _KEPT in (field.metadata or {})), "{}")
             given = {name: text for name, text in json.loads(of_table).items() if name in known} | given
         return self.defaults | given
 
 
-def register(spark: "SparkSession") -> None:
-    """Registers the source for a session, with the options `spark.lisa.url`, `.prefix`, `.timeout`, `.patience` of it.
+def register(spark: "SparkSession", url: str | None = None) -> None:
+    """Registers the source for a session, with a URL and the options `spark.lisa.prefix`, `.timeout` and `.patience`.
 
-    Spark shows these neither in plans nor in SQL. A session that looked for sources before Lisa was installed finds it
-    only so.
+    Without `url` it is that of `spark.lisa.secret.url` or `spark.lisa.url`. Spark shows it neither in plans nor in SQL.
+    A session that looked for sources before Lisa was installed finds it only so.
     """
     given = {name: spark.conf.get(_CONF + name, None) for name in _OPTIONS_OF_SESSIONS}
+    given["url"] = url or _url_of(spark)
     defaults = {name: text for name, text in given.items() if text is not None}
     # A class of its own: Spark pickles it by value, with its defaults.
     source = type("SessionLisaDataSource", (LisaDataSource,), {"defaults": defaults, "__module__": "__main__"})
     spark.dataSource.register(source)
+
+
+def _url_of(spark: "SparkSession") -> str | None:
+    """The URL of a session. One with a password is taken out: Spark logs all of a session's options with each job."""
+    for name in (_SECRET_URL, _PLAIN_URL):
+        url = spark.conf.get(name, None)
+        if url and _has_password(url):
+            spark.conf.unset(name)
+            _hidden["url"] = url
+            if name == _PLAIN_URL:
+                configure_logging("warning", "text")
+                text = "%s has a password, which Spark may show; use %s in spark-defaults.conf, or register(spark, url)"
+                logger.warning(text, name, _SECRET_URL, extra=event("password_shown", label=name))
+        if url:
+            return url
+    return _hidden.get("url")
+
+
+def _has_password(url: str) -> bool:
+    return "@" in url and ":" in url.partition("://")[2].rpartition("@")[0]

@@ -6,6 +6,7 @@ messages. The consumer's entries up to Spark's start offset are done, and acked.
 same consumer, which still has the unfinished entries.
 """
 
+import json
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
@@ -22,7 +23,7 @@ from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
-from lisa_common.protocol.call import Flow
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.marking import MARKING, Begun
 from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.batch_sizes import BatchSizes
@@ -43,6 +44,11 @@ Offset = dict[str, Any]
 Places = dict[str, str]
 """Entries by shard."""
 
+_NOTED_MS = 30 * 86_400_000
+"""How long the last batch of a query that does not run is remembered."""
+_PART = 50_000
+"""Entries in one value of it."""
+
 
 class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver; reads them on the executors, which receive it by pickle."""
@@ -55,13 +61,14 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper: LeaseKeeper | None = None
         self._target: Places | None = None
         self._done: Places = {}
-        self._running: tuple[Places, Sequence[InputPartition]] | None = None
+        self._running: tuple[Places, Sequence[Entries]] | None = None
         self._read: dict[str, list[Entry]] = {}
         """The entries of the micro-batch, by shard."""
         self._new: str | None = None
         """The consumer, if it had read nothing before."""
         self._turns = 0
         self._joined: Layout | None = None
+        self._is_first = True
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {
@@ -87,24 +94,29 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {keys.shard: self._run(self._pending(keys, "").newest()) for keys in self._shards()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Acks entries up to the start, and reads the next ones, up to the limit."""
+        """Acks entries up to the start, and reads the next ones, up to the limit.
+
+        Raises InvalidInput for the trigger `once`, with which Spark never tells that its batch is done.
+        """
+        if self._target is None and isinstance(limit, ReadAllAvailable):
+            raise InvalidInput("trigger", "once=True", "availableNow=True, which acks what it has finished")
         after, consumer = _parsed(start)
         self._settle(consumer, after)
         self._keep(consumer)
         self._join()
         shards, entries = self._shards(), dict(after)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
         left, left_bytes = self._run(self._sizes(consumer).limit(most)), self._options.max_bytes
         # Each shard has a share. Another shard is first each time, as the limit may be lower than the number of shards.
         self._turns += 1
         first, is_empty = self._turns % len(shards), True
         for position, keys in enumerate(shards[first:] + shards[:first]):
-            share = None if left is None else -(-left // (len(shards) - position))
+            share = -(-left // (len(shards) - position))
             if share == 0:
                 break
             at = after.get(keys.shard, FIRST)
             taken = self._take(keys, consumer, at, share, left_bytes, first=is_empty)
-            left = None if left is None else left - taken.rows
+            left -= taken.rows
             left_bytes = None if left_bytes is None else max(0, left_bytes - taken.bytes)
             is_empty = is_empty and not taken.rows
             if taken.last != FIRST:
@@ -114,7 +126,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"consumer": consumer, "entries": entries}
 
     def _take(
-        self, keys: ShardKeys, consumer: str, after: str, rows: int | None, most_bytes: int | None, *, first: bool
+        self, keys: ShardKeys, consumer: str, after: str, rows: int, most_bytes: int | None, *, first: bool
     ) -> Taken:
         pending, target = self._pending(keys, consumer), self._target
         newest = self._run(pending.newest()) if target is None else target.get(keys.shard, FIRST)
@@ -145,13 +157,14 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if tried == 1 and suspected:
                 begun = Begun.ALONE if alone else Begun.YES
                 self._run(self._pending_of(ranges[0]).mark_begun(ranges[0].last, begun))
+            self._note(consumer, last, ranges, is_whole=tried == held)
             self._running = last, ranges
         return ranges
 
     def _split(self, consumer: str, after: Places, last: Places) -> list[Entries]:
         ranges: list[Entries] = []
         for shard, entry in last.items():
-            keys, begin = ShardKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
+            keys, begin = self._keys_of(shard), after.get(shard, FIRST)
             places = [read.entry for read in self._read.get(shard, ())]
             if not places or places[-1] != entry:
                 places = self._run(self._pending(keys, consumer).places(begin, entry))
@@ -213,12 +226,46 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open:
             self._open.close()
 
+    def _note(self, consumer: str, last: Places, ranges: Sequence[Entries], *, is_whole: bool) -> None:
+        """Notes what the batch has: only the next run learns from Spark whether it was finished before a stop."""
+        parts = 0
+        for shard in dict.fromkeys(each.keys.shard for each in ranges):
+            of_shard = [each for each in ranges if each.keys.shard == shard]
+            entries = self._read.get(shard) if is_whole else None
+            entries = entries or self._run(self._pending_of(of_shard[0]).held_all(of_shard[0].after, of_shard[-1].last))
+            for at in range(0, len(entries), _PART):
+                part = [shard, [(each.entry, each.id, each.due_ms) for each in entries[at : at + _PART]]]
+                self._call(command("SET", self._noted(consumer, parts), json.dumps(part), "PX", _NOTED_MS))
+                parts += 1
+        text = json.dumps({"last": last, "parts": parts})
+        self._call(command("SET", self._noted(consumer), text, "PX", _NOTED_MS))
+
+    def _settle_noted(self, consumer: str, last: Places) -> int:
+        """Acks the last batch of the run before, if Spark has finished it: late where leases have run out since."""
+        if not self._is_first:
+            return 0
+        self._is_first, settled = False, 0
+        noted = json.loads(self._call(command("GET", self._noted(consumer))) or "{}")
+        if not noted or noted["last"] != last:
+            return 0
+        for at in range(noted["parts"]):
+            shard, entries = json.loads(self._call(command("GET", self._noted(consumer, at))) or '["", []]')
+            pending = self._pending(self._keys_of(shard), consumer)
+            settled += self._run(pending.settle_late([Entry(*each) for each in entries]))
+        return settled
+
+    def _noted(self, consumer: str, part: int | str = "") -> str:
+        return ShardKeys(self._topics.prefix, self._options.topic).query(f"{consumer}/noted/{part}")
+
+    def _keys_of(self, shard: str) -> ShardKeys:
+        return ShardKeys(self._topics.prefix, self._options.topic, shard)
+
     def _settle(self, consumer: str, last: Places) -> None:
-        settled = 0
+        settled = self._settle_noted(consumer, last)
         for shard, entry in last.items():
             if entry not in (self._done.get(shard), FIRST):
-                keys = ShardKeys(self._topics.prefix, self._options.topic, shard)
-                settled += self._run(self._pending(keys, consumer).settle(entry, self._read.pop(shard, ())))
+                pending = self._pending(self._keys_of(shard), consumer)
+                settled += self._run(pending.settle(entry, self._read.pop(shard, ())))
                 self._done[shard] = entry
         # A query that stopped after its batch, and before this, left entries pending: that batch is done, too.
         if settled or (self._running and self._running[0] == last):
@@ -261,6 +308,10 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _pending(self, keys: ShardKeys, consumer: str) -> PendingEntries:
         return PendingEntries(self._topics, keys, self._options.group, consumer)
+
+    def _call(self, call: Call[Any]) -> Any:
+        self._open = self._open or self._connect()
+        return self._open.call(call, patience_s=self._options.settings.patience_s)
 
     def _run(self, flow: Flow[Any]) -> Any:
         self._open = self._open or self._connect()

@@ -1,6 +1,7 @@
 """Values of Arrow columns as Python's. A value that Python cannot represent spoils its own row only."""
 
 import base64
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -28,6 +29,9 @@ class Invalid:
 
 def values_of(name: str, column: pa.Array) -> list[Any]:
     """The values of a column of a frame: None for null, `Invalid` for a value that cannot be sent."""
+    if (kind := _in_utc(column.type)) != column.type:
+        # The session's zone, of which Python may know nothing, says nothing about the time.
+        column = column.cast(kind)
     read, convert = _reader(name, column.type)
     try:
         values = read(column)
@@ -48,8 +52,21 @@ def _reader(name: str, kind: pa.DataType) -> tuple[_Read, _Convert | None]:
     if pa.types.is_decimal(kind) and name != "body":
         return lambda column: list(column.cast(pa.float64()).to_pylist()), None
     if is_variant(kind):
-        return _pylist, lambda value: VariantVal(value["value"], value["metadata"]).toJson()
+        return _pylist, _text_of_variant
     return _pylist, _plain(kind) if pa.types.is_nested(kind) else None
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """A type, with the zone UTC for all times that have a zone."""
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_in_utc(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
 
 
 def _pylist(column: pa.Array) -> list[Any]:
@@ -108,6 +125,8 @@ def _convert(convert: _Convert, value: Any) -> Any:
 
 def _plain(kind: pa.DataType) -> _Convert:
     """A function that converts values of this type to JSON values."""
+    if is_variant(kind):
+        return lambda value: json.loads(_text_of_variant(value), parse_float=lambda text: _number(Decimal(text)))
     if pa.types.is_struct(kind):
         fields = {field.name: _plain(field.type) for field in kind}
         return lambda value: {name: _or_null(read, value[name]) for name, read in fields.items()}
@@ -120,6 +139,10 @@ def _plain(kind: pa.DataType) -> _Convert:
     if pa.types.is_temporal(kind):
         return lambda value: value.isoformat()
     return _number if pa.types.is_decimal(kind) else _as_is
+
+
+def _text_of_variant(value: Any) -> str:
+    return str(VariantVal(value["value"], value["metadata"]).toJson())
 
 
 def _or_null(read: _Convert, value: Any) -> Any:

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import configure_logging, event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import jobs
@@ -20,11 +20,11 @@ from lisa_producer.client import Producer
 from lisa_producer.spark.bad_rows import BadRowSink, open_bad_row_sink
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.line_files import LineFile, remove_file
-from lisa_producer.spark.memory import Digest, Memory, Place, spooled
 from lisa_producer.spark.messages import rows_of
 from lisa_producer.spark.operations import open_target
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.row_targets import Counts, Hooks, Outcome, RowTarget
+from lisa_producer.spark.written_batches import BatchWrite, Digest, WrittenBatches, current_write, spooled
 
 __all__ = ["BatchWriter", "Sink", "StreamWriter", "Written"]
 
@@ -49,7 +49,7 @@ class Written(WriterCommitMessage):
     ended: float
     bad_file: str | None = None
     outcome_file: str | None = None
-    query: str | None = None
+    write: BatchWrite | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +58,63 @@ class Sink:
 
     options: WriteOptions
     columns: Columns
+    digest: str = ""
+    """Tells a write of `foreachBatch` from the others of its micro-batch; empty for the sink of a query."""
     run: str = field(default_factory=lambda: uuid4().hex)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Writes one task's rows; raises LisaError for an invalid row, or if the server stays unreachable."""
-        partition, run, place = self._place()
-        settings, memory = self.options.settings, Memory(self.options)
-        if place is None or not memory.is_on:
-            return self._write(batches, partition, run, place, None)
+        try:
+            return self._write_task(batches)
+        except LisaError as error:
+            # Spark shows the traceback of the error and of its causes: this line is enough.
+            raise error.with_traceback(None) from None
+
+    def _write_task(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        context, options, write = TaskContext.get(), self.options, current_write(self.digest)
+        partition = context.partitionId() if context else 0
+        if write is None and options.remember_days:
+            needed = "given for micro-batches: of a query, or in the thread that runs foreachBatch"
+            raise InvalidInput("option rememberDays", options.remember_days, needed)
+        if write is None or not self._is_kept:
+            return self._write(batches, partition, write, None)
+        with Connection.of(options.settings, name="lisa-spark") as connection:
+            kept = WrittenBatches(options, connection)
+            write = kept.claim(write, self.run) if self.digest else write
+            try:
+                return self._write_once(kept, batches, partition, write)
+            except BaseException:
+                if self.digest:
+                    kept.release(write)
+                raise
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether tasks keep what they write, or need names that no other write of their micro-batch has."""
+        options = self.options
+        return bool(options.remember_days or (self.digest and (options.bad_rows or options.outcomes)))
+
+    def _write_once(
+        self, kept: WrittenBatches, batches: Iterator[pa.RecordBatch], partition: int, write: BatchWrite
+    ) -> Written:
+        """Writes the rows unless they are remembered."""
+        if not self.options.remember_days:
+            return self._write(batches, partition, write, None)
         began = time.time()
-        with Connection.of(settings, name="lisa-spark") as connection:
-            known = memory.read(connection, place)
-            if known is not None:
-                read, batches = spooled(self.columns, batches)
-                if str(read) == known:
-                    return Written(read.rows, 0, read.rows, 0, began, time.time(), query=place.query)
-            digest = Digest()
-            written = self._write(batches, partition, run, place, digest)
-            memory.keep(connection, place, digest)
+        known = kept.read(write, partition)
+        if known is not None:
+            read, batches = spooled(self.columns, batches)
+            if str(read) == known:
+                return Written(read.rows, 0, read.rows, 0, began, time.time(), write=write)
+        digest = Digest()
+        written = self._write(batches, partition, write, digest)
+        kept.keep(write, partition, digest)
         return written
 
     def _write(
-        self, batches: Iterator[pa.RecordBatch], partition: int, run: str, place: Place | None, digest: Digest | None
+        self, batches: Iterator[pa.RecordBatch], partition: int, write: BatchWrite | None, digest: Digest | None
     ) -> Written:
-        began = time.time()
+        began, run = time.time(), write.name if write else self.run
         outcomes = LineFile(self.options.outcomes, f"{run}-{partition:05d}.jsonl") if self.options.outcomes else None
         with Producer(settings=self.options.settings, confirm=self.options.confirm) as producer:
             bad_rows = open_bad_row_sink(self.options.bad_rows, producer, run, partition)
@@ -101,7 +134,7 @@ class Sink:
             *(rows, counts.done, counts.without_effect, counts.bad, began, time.time()),
             bad_file=bad_rows.file,
             outcome_file=outcomes.file if outcomes else None,
-            query=place.query if place else None,
+            write=write,
         )
 
     def _hooks(self, bad_rows: BadRowSink, outcomes: LineFile | None, run: str) -> Hooks:
@@ -125,18 +158,6 @@ class Sink:
         target.flush()
         return number
 
-    def _place(self) -> tuple[int, str, Place | None]:
-        """The partition, a name of the run that stays the same when it is repeated, and the place in a query."""
-        context = TaskContext.get()
-        if context is None:
-            return 0, self.run, None
-        partition = context.partitionId()
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        if not query or not batch:
-            return partition, self.run, None
-        return partition, f"{query}-{batch}", Place(query, int(batch), partition)
-
     def _configure_logging(self) -> None:
         settings = self.options.settings
         configure_logging(settings.log_level, settings.log_format)
@@ -157,19 +178,18 @@ class Sink:
             extra=event("rows_written", topic=topic, label=label, seconds=round(seconds, 3), **counts),
         )
 
-    def remember(self, messages: Sequence[Written | None], batch: int) -> None:
-        """Stores the counts of a micro-batch for listeners, and forgets a batch that Spark has forgotten, too."""
-        query = next((message.query for message in messages if message and message.query), None)
-        if not query or not self.options.topic:
+    def end(self, messages: Sequence[Written | None]) -> None:
+        """Notes that a write of a micro-batch has ended; for listeners, the counts of a query's sink."""
+        write = next((message.write for message in messages if message and message.write), None)
+        if write is None or not (self._is_kept or (self.options.topic and not self.digest)):
             return
-        memory = Memory(self.options)
         try:
             with Connection.of(self.options.settings, name="lisa-spark") as connection:
-                memory.end_batch(connection, query, batch, _counts(messages), partitions=len(messages))
+                WrittenBatches(self.options, connection).end(write, self.run, _counts(messages))
         except LisaError as error:
             # The rows are written; a repeated batch would add nothing to them.
-            text = "counts of batch %d are not stored: %s"
-            logger.warning(text, batch, error, extra=event("counts_not_stored", error=str(error)))
+            text = "the end of batch %d is not stored: %s"
+            logger.warning(text, write.batch, error, extra=event("end_not_stored", error=str(error)))
 
     def undo(self, messages: Sequence[Written | None], label: str) -> None:
         """Removes the files of successful tasks. Their messages stay; with ids, a new try sends only the others."""
@@ -222,6 +242,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[Written | None]) -> None:  # type: ignore[override]
         """Logs the result, as all partitions are written."""
         self._sink.log_summary(messages)
+        self._sink.end(messages)
 
     def abort(self, messages: Sequence[Written | None]) -> None:  # type: ignore[override]
         """Cleans up, as a partition has failed for good."""
@@ -241,7 +262,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Logs the result, as all partitions of the micro-batch are written."""
         self._sink.log_summary(messages, f"batch {batchId}")
-        self._sink.remember(messages, batchId)
+        self._sink.end(messages)
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Cleans up, as a partition of the micro-batch has failed for good."""
