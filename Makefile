@@ -77,7 +77,7 @@ format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-dist: ## build all sdists and wheels into dist/, the same bytes for the same commit
+dist: | $(filter .tools/%,$(UV)) ## build all sdists and wheels into dist/, the same bytes for the same commit
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build --quiet --all-packages --clear --out-dir dist
 	cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS
 

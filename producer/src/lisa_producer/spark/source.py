@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructField, StructType
 
+from lisa_common.client.address import masked
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import configure_logging, event
 from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
@@ -118,7 +119,7 @@ def _url_of(spark: "SparkSession") -> str | None:
     """The URL of a session. One with a password is taken out: Spark logs all of a session's options with each job."""
     for name in (_SECRET_URL, _PLAIN_URL):
         url = spark.conf.get(name, None)
-        if url and _has_password(url):
+        if url and masked(url) != url:
             spark.conf.unset(name)
             _hidden["url"] = url
             if name == _PLAIN_URL:
@@ -128,7 +129,3 @@ def _url_of(spark: "SparkSession") -> str | None:
         if url:
             return url
     return _hidden.get("url")
-
-
-def _has_password(url: str) -> bool:
-    return "@" in url and ":" in url.partition("://")[2].rpartition("@")[0]
