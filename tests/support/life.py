@@ -15,7 +15,7 @@ __all__ = ["Life"]
 
 TOPIC = "orders"
 _HANDLED = {"now": 1, "later": 1, "failing": 2, "rejected": 1, "lost": 1}
-"""How often each message is handled."""
+"""How often each message is handled, at least. Another one expires, unless it is read in its only millisecond."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Life:
                 async def has_ended() -> bool:
                     [sizes] = await admin.sizes(TOPIC)
                     held = sizes.waiting + sizes.retry + sizes.ready
-                    return held == 0 and sizes.garbage == 2 and handled == _HANDLED
+                    is_handled = all(handled.get(id, 0) >= times for id, times in _HANDLED.items())
+                    return held == 0 and sizes.garbage == 2 - ("expiring" in handled) and is_handled
 
                 async with working(worker), asyncio.timeout(patience_s):
                     await self._send()

@@ -139,6 +139,9 @@ class _Watcher:
         verb = verb.lower()
         if verb in _CONTAINERS:
             verb += f"|{words[0].lower()}"
+        if verb == "auth":
+            # A new connection, perhaps from the port of one that has ended.
+            self._roles.pop(found[1], None)
         if verb == "client|setname":
             self._roles[found[1]] = _NAMES.get(words[1])
         if found[1] != "lua":
