@@ -205,5 +205,9 @@ def test_doctor_reports_problems(commands: Commands, own_server: Callable[..., S
     assert (ran.code, "no persistence" in ran.out) == (1, True)
     assert commands.manager("doctor", "--json", LISA_REDIS_URL=bad.url).document
     ran = commands.manager("doctor", LISA_REDIS_URL=good.url)
-    roles = [f"as {role}: works\n" for role in ("producer", "consumer", "manager")]
-    assert (ran.code, ran.out) == (0, "".join(["nothing is wrong with the server\n", *roles]))
+    assert ran.code == 0
+    # Redis 7.0 has no WAITAOF, and says so for producers.
+    first, *roles = ran.out.splitlines()
+    assert first == "nothing is wrong with the server"
+    assert [line.split(":")[0] for line in roles] == ["as producer", "as consumer", "as manager"]
+    assert all(": works" in line for line in roles)

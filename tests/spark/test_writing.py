@@ -69,7 +69,7 @@ def test_structs_are_json(topic: SparkTopic) -> None:
         "n": 7,
         "price": 19.9,
         "none": None,
-        "at": "2026-01-31T07:00:00-05:00",
+        "at": "2026-01-31T12:00:00+00:00",
         "day": "2026-01-31",
         "tags": ["x", None],
         "sizes": {"xl": 1.5},

@@ -25,7 +25,8 @@ def test_a_cluster_that_is_well(own_cluster: Callable[..., Cluster]) -> None:
     cluster = own_cluster(replicas=1, appendonly="yes")
     commands = Commands(cluster.url, "lisa")
     ran = commands.manager("doctor")
-    assert (ran.code, ran.out) == (0, "a Cluster: 3 masters, 3 replicas\nnothing is wrong with its nodes\n")
+    assert ran.code == 0
+    assert ran.out.startswith("a Cluster: 3 masters, 3 replicas\nnothing is wrong with its nodes\nas producer: works")
     masters = cluster.masters()
     replica = next(node for node in cluster.nodes if node not in masters)
     _set(replica, "maxmemory-policy", "allkeys-lru")

@@ -28,6 +28,7 @@ from lisa_common.client.wire import (
     pack,
     refused,
     script_loads,
+    script_refused,
 )
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
@@ -192,7 +193,7 @@ class AsyncNode:
     async def _repeat(self, calls: Sequence[Call[Any]], positions: Sequence[int], replies: list[Any]) -> bool:
         """Loads the scripts of these calls, or sends them as text. Result: False if the user may do neither."""
         left = [calls[at] for at in positions]
-        refusal, kind = refused([replies[at] for at in positions]), Optional.EVALSHA
+        refusal, kind = script_refused(left, [replies[at] for at in positions]), Optional.EVALSHA
         if refusal is None:
             loads = await self._attempt(self._exchange(script_loads(left)))
             refusal, kind = refused(loads), Optional.LOAD
@@ -200,7 +201,7 @@ class AsyncNode:
                 check_replies(loads)
         again = await self._attempt(self._exchange(as_texts(left) if refusal else left))
         if refusal:
-            if refused(again):
+            if script_refused(left, again):
                 return False
             self._refusals.note(kind, refusal)
         for at, reply in zip(positions, again, strict=True):

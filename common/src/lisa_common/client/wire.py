@@ -24,6 +24,7 @@ __all__ = [
     "read_reply",
     "refused",
     "script_loads",
+    "script_refused",
 ]
 
 
@@ -114,6 +115,11 @@ def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
 def refused(replies: Sequence[Any]) -> Exception | None:
     """The first reply that refuses a command; nothing was done."""
     return next((reply for reply in replies if is_command_refused(reply)), None)
+
+
+def script_refused(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> Exception | None:
+    """The first reply that refuses a script. The server may not know a call that follows one, such as WAITAOF."""
+    return refused([reply for call, reply in zip(calls, replies, strict=True) if call.script])
 
 
 def script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:

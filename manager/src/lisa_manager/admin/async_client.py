@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
-from lisa_common.errors import AccessDenied
+from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.model.keys import events_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
@@ -288,7 +288,11 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
             health = await examine(self._connection)
         except AccessDenied as error:
             health = Health([f"the server cannot be checked: {error}"])
-        return replace(health, roles=await judge_roles(self._connection, self._prefix))
+        try:
+            roles = await judge_roles(self._connection, self._prefix)
+        except LisaError as error:
+            roles = [f"what users may do cannot be checked: {error}"]
+        return replace(health, roles=roles)
 
     async def server_facts(self) -> ServerFacts:
         """See `Admin.server_facts`."""

@@ -134,7 +134,7 @@ class AsyncCluster(Nodes[AsyncNode]):
 
     def _watch(self, name: NodeName) -> AsyncWatch:
         if name not in self._watches:
-            probe = self._connect(name, PROBE_S)
+            probe = self._connect_for_probes(name, PROBE_S)
             self._watches[name] = AsyncWatch(name, self._router, probe, lambda: self._any_other_answers(name))
         return self._watches[name]
 

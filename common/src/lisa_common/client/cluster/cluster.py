@@ -30,7 +30,7 @@ class Cluster(Nodes[Node]):
         self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
     ) -> None:
         super().__init__(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
-        self._probes = Probes(self._router, self._connect)
+        self._probes = Probes(self._router, self._connect_for_probes)
 
     def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Makes calls, each at the node that serves it. Result: for each call its reply, or a LisaError.

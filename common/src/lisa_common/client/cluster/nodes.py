@@ -1,5 +1,6 @@
 """The part that both cluster clients share: nodes by name, each connected on first use."""
 
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lisa_common.client.address import Address, NodeName
@@ -32,7 +33,13 @@ class Nodes(Generic[N]):
         return node or self._nodes.setdefault(name, self._connect(name, self._timeout_s))
 
     def _connect(self, name: NodeName, timeout_s: float) -> N:
-        node: N = self._node_type(
-            self._address.of(name), name=self._name, timeout_s=timeout_s, max_connections=self._max_connections
-        )
+        return self._made(self._address.of(name), timeout_s)
+
+    def _connect_for_probes(self, name: NodeName, timeout_s: float) -> N:
+        """A connection that is not tested after it was idle: a probe is that test, with limits of its own."""
+        address = self._address.of(name)
+        return self._made(replace(address, options={**address.options, "health_check_interval": 0}), timeout_s)
+
+    def _made(self, address: Address, timeout_s: float) -> N:
+        node: N = self._node_type(address, name=self._name, timeout_s=timeout_s, max_connections=self._max_connections)
         return node
