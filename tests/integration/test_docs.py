@@ -48,7 +48,7 @@ def test_the_quick_start_needs_no_server() -> None:
     assert run_embedded(ROOT / "README.md", "Start", Path(sys.executable).parent) == 5
     start = (ROOT / "README.md").read_text("utf-8").split("\n## Start\n")[1].split("\n## ")[0]
     assert start.index("pip install") < start.index("lisa-manager run") < start.index("lisa-producer send")
-    for name in ("lisa-producer[cli]", "lisa-manager", "lisa-consumer[cli]", "lisa-common[embedded]"):
+    for name in ("lisa/producer[cli]", "lisa/manager", "lisa/consumer[cli]", "lisa/common[embedded]"):
         assert name in start
 
 

@@ -140,6 +140,8 @@ def test_programs_log_no_passwords(locked: tuple[Server, str], prefix: str, tmp_
     try:
         manager = programs.manager("--log-level", "debug")
         worker = programs.worker("--log-level", "debug", "--processes", "2")
+        # One that is about to start would end by a wrong password.
+        wait_until(lambda: worker.log.count(" of group billing reads ") == 2, 20)
         server.kill()
         wait_until(lambda: "not woken by sends" in manager.log, 20)
         hasty = Producer(settings=ProducerSettings(redis_url=url, patience_s=0))

@@ -14,7 +14,8 @@ from lisa_common.tls import NO_TLS
 
 __all__ = ["node_of", "plain_client", "plain_url"]
 
-_OF_ALL = {"script_flush", "config_set", "scan_iter", "ping", "close"}
+_OF_LISTS = {"client_list", "scan_iter"}
+_OF_ALL = {"script_flush", "config_set", "ping", "close", *_OF_LISTS}
 """Methods for every node of a Cluster."""
 _OF_ANY = {"publish", "time"}
 _OF_SUMS = {"info", "pubsub_numsub"}
@@ -69,7 +70,7 @@ class _Nodes:
             return sum(getattr(self.of(key), name)(key, **options) for key in args)
         if name in _OF_ALL:
             replies = [getattr(client, name)(*args, **options) for client in self._clients.values()]
-            return chain(*replies) if name == "scan_iter" else replies[0]
+            return chain(*replies) if name in _OF_LISTS else replies[0]
         if name in _OF_SUMS:
             return _sum([getattr(client, name)(*args) for client in self._clients.values()])
         keyless = name in _OF_ANY or (name == "execute_command" and len(args) == 1)
