@@ -224,7 +224,8 @@ def test_send_confirms(commands: Commands, own_server: Callable[..., Server], tm
     assert ran.err == "lisa-producer: 1 sent to 'orders', but not confirmed: wanted 1 replicas, got 0 replicas\n"
     assert commands.manager("show", "orders", "a", **on).code == 0
     ran = commands.producer("send", "orders", "x", "--confirm", "2,fsync,50ms", **on)
-    assert f"wanted 2 replicas and fsync, got {'0 replicas and ' if syncs else 'Redis denies access: unknown command'}" in ran.err
+    got = "0 replicas and " if syncs else "Redis denies access: unknown command"
+    assert f"wanted 2 replicas and fsync, got {got}" in ran.err
     path = tmp_path / "lines.jsonl"
     path.write_text('{"body": 1}\n')
     assert commands.producer("load", path, "--topic", "orders", "--confirm", "fsync", **on).code == (0 if syncs else 2)
