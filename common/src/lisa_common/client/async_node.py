@@ -1,7 +1,7 @@
 """One server, for the asyncio shell: connections and calls. `node` is its blocking twin."""
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,21 +14,16 @@ from lisa_common.client.async_progress import hardened
 from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.connection_pool import AsyncConnectionPool, Place
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
-from lisa_common.client.options import CALL, NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.node_core import check_greeting, greeting, repeats
+from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import (
-    LOADS,
-    as_texts,
     check_replies,
-    forgotten,
     has_errors,
     merge_waits,
     pack,
-    refused,
-    script_loads,
-    script_refused,
 )
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
@@ -39,8 +34,6 @@ from lisa_common.settings import MAX_CONNECTIONS
 __all__ = ["AsyncNode"]
 
 T = TypeVar("T")
-
-_PING: Call[Any] = command("PING")
 
 _KINDS: dict[str, type[Any]] = {
     "redis": redis.asyncio.Connection,
@@ -142,14 +135,7 @@ class AsyncNode:
 
     async def _ping(self) -> None:
         # Not through the pool, whose connections `_leave` may break at the same moment for another task.
-        calls = [_PING, command("PUBLISH", self._address.channel, CALL)] if self._address.channel else [_PING]
-        reply, *published = await self._exchange(calls)
-        for refusal in published:
-            if isinstance(refusal, redis.exceptions.ResponseError):
-                self._refusals.note(Optional.PUBLISH, refusal)
-        # A server that refuses PING answers, too.
-        if isinstance(reply, Exception) and not refused([reply]):
-            raise reply
+        check_greeting(await self._exchange(greeting(self._address.channel)), self._refusals)
 
     async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return await self._receive(await self._send(calls), calls)
@@ -181,32 +167,15 @@ class AsyncNode:
         return reply
 
     async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-        """Repeats calls for which the server lacked a script, or does not run it by its SHA."""
-        for _ in range(LOADS):
-            positions = forgotten(calls, replies)
-            if not positions or not await self._repeat(calls, positions, replies):
-                break
+        """Repeats calls whose scripts the server lacks or refuses to run by SHA."""
+        steps = repeats(calls, replies, self._refusals)
+        with suppress(StopIteration):
+            step = next(steps)
+            while True:
+                step = steps.send(await self._attempt(self._exchange(step)))
         if must_reconnect(replies):
             await self._leave()
         return replies
-
-    async def _repeat(self, calls: Sequence[Call[Any]], positions: Sequence[int], replies: list[Any]) -> bool:
-        """Loads the scripts of these calls, or sends them as text. Result: False if the user may do neither."""
-        left = [calls[at] for at in positions]
-        refusal, kind = script_refused(left, [replies[at] for at in positions]), Optional.EVALSHA
-        if refusal is None:
-            loads = await self._attempt(self._exchange(script_loads(left)))
-            refusal, kind = refused(loads), Optional.LOAD
-            if refusal is None:
-                check_replies(loads)
-        again = await self._attempt(self._exchange(as_texts(left) if refusal else left))
-        if refusal:
-            if script_refused(left, again):
-                return False
-            self._refusals.note(kind, refusal)
-        for at, reply in zip(positions, again, strict=True):
-            replies[at] = reply
-        return True
 
     async def _enter(self) -> Place:
         """Returns a place whose connection is ready. Where it raises, nothing of a request was sent."""

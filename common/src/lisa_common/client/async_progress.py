@@ -96,7 +96,7 @@ class _Hardened:
         return self.is_connected and self._clock() <= self._fresh_until and not await self._is_broken()
 
     async def prepare(self: Any) -> None:
-        """Connects anew, unless it answers a PING after it has been idle."""
+        """Reconnects, unless the connection is open and answers a PING."""
         if await self._is_broken() or not await self._answers():
             await self.disconnect(nowait=True)
             await self.connect()

@@ -84,7 +84,7 @@ class _Quick:
         return time.monotonic() <= self._fresh_until and not self._is_broken()
 
     def prepare(self: Any) -> None:
-        """Connects anew, unless it answers a PING after it has been idle."""
+        """Reconnects, unless the connection is open and answers a PING."""
         if self._is_broken() or not self._answers():
             self.disconnect()
             self.connect()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,32 +14,23 @@ from lisa_common.client.address import Address
 from lisa_common.client.connection_pool import ConnectionPool, ConnectionPools, Place
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
-from lisa_common.client.options import CALL, NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.node_core import check_greeting, greeting, repeats
+from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import (
-    LOADS,
-    as_texts,
-    check_replies,
-    forgotten,
     has_errors,
     merge_waits,
     pack,
-    refused,
-    script_loads,
-    script_refused,
 )
 from lisa_common.errors import LisaError, OutcomeUnknown, Unreachable
-from lisa_common.model.needs import Optional
-from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.call import Call
 from lisa_common.settings import MAX_CONNECTIONS
 
 __all__ = ["Node"]
 
 T = TypeVar("T")
-
-_PING: Call[Any] = command("PING")
 
 _KINDS: dict[str, type[Any]] = {
     "redis": redis.Connection,
@@ -150,14 +142,7 @@ class Node:
         return replies if positions is None else [replies[at] for at in positions]
 
     def _ping(self) -> None:
-        calls = [_PING, command("PUBLISH", self._address.channel, CALL)] if self._address.channel else [_PING]
-        reply, *published = self._exchange(calls)
-        for refusal in published:
-            if isinstance(refusal, redis.exceptions.ResponseError):
-                self._refusals.note(Optional.PUBLISH, refusal)
-        # A server that refuses PING answers, too.
-        if isinstance(reply, Exception) and not refused([reply]):
-            raise reply
+        check_greeting(self._exchange(greeting(self._address.channel)), self._refusals)
 
     def _send(self, calls: Sequence[Call[Any]]) -> Place:
         place = self._enter(self._pools[os.getpid()])
@@ -186,32 +171,15 @@ class Node:
         return reply
 
     def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-        """Repeats calls for which the server lacked a script, or does not run it by its SHA."""
-        for _ in range(LOADS):
-            positions = forgotten(calls, replies)
-            if not positions or not self._repeat(calls, positions, replies):
-                break
+        """Repeats calls whose scripts the server lacks or refuses to run by SHA."""
+        steps = repeats(calls, replies, self._refusals)
+        with suppress(StopIteration):
+            step = next(steps)
+            while True:
+                step = steps.send(self._attempt(partial(self._exchange, step)))
         if must_reconnect(replies):
             self._leave()
         return replies
-
-    def _repeat(self, calls: Sequence[Call[Any]], positions: Sequence[int], replies: list[Any]) -> bool:
-        """Loads the scripts of these calls, or sends them as text. Result: False if the user may do neither."""
-        left = [calls[at] for at in positions]
-        refusal, kind = script_refused(left, [replies[at] for at in positions]), Optional.EVALSHA
-        if refusal is None:
-            loads = self._attempt(partial(self._exchange, script_loads(left)))
-            refusal, kind = refused(loads), Optional.LOAD
-            if refusal is None:
-                check_replies(loads)
-        again = self._attempt(partial(self._exchange, as_texts(left) if refusal else left))
-        if refusal:
-            if script_refused(left, again):
-                return False
-            self._refusals.note(kind, refusal)
-        for at, reply in zip(positions, again, strict=True):
-            replies[at] = reply
-        return True
 
     def _enter(self, pool: ConnectionPool) -> Place:
         """Returns a place whose connection is ready. Where it raises, nothing of a request was sent."""

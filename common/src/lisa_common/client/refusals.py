@@ -1,4 +1,4 @@
-"""What a server refuses that Lisa can do without: noted at the first refusal, and said once in the log."""
+"""Remembers which optional commands a server refuses, and logs each loss once."""
 
 import logging
 from collections import defaultdict
@@ -13,12 +13,15 @@ logger = logging.getLogger(__name__)
 
 
 class Refusals:
-    """What one server, or Cluster, has refused to this process so far."""
+    """Optional commands that one server or Cluster has refused to this process."""
 
     def __init__(self) -> None:
         self._refused: set[Optional] = set()
-        self.sends_texts = False
-        """Whether the text of a script goes with each call."""
+
+    @property
+    def sends_texts(self) -> bool:
+        """True if calls carry the texts of scripts in place of their SHAs."""
+        return Optional.EVALSHA in self._refused
 
     def __contains__(self, refused: Optional) -> bool:
         return refused in self._refused
@@ -31,8 +34,6 @@ class Refusals:
         if refused in self._refused:
             return
         self._refused.add(refused)
-        if refused is Optional.EVALSHA:
-            self.sends_texts = True
         loss, reason = LOSSES[refused], str(error) if error else ""
         fields = event("server_refuses", command=refused.value, loss=loss.loss, error=reason)
         logger.warning("%s", loss.line(refused, reason), extra=fields)

@@ -41,7 +41,7 @@ class Shell(Generic[Server]):
         self.outage = Outage()
         self.in_cluster = bool(address.nodes)
         self.refusals = address.refusals
-        """What the server has refused so far."""
+        """Optional commands that the server has refused so far."""
         self._is_closed = False
         self._connect: Callable[[], Server] = lambda: kind(
             address, name=name, timeout_s=timeout_s, max_connections=max_connections

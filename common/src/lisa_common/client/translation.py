@@ -170,7 +170,7 @@ def is_reply(error: Exception) -> bool:
 
 
 def is_command_refused(reply: Any) -> bool:
-    """Whether a reply refuses its command, and not one that a script calls."""
+    """True if a reply refuses its own command, not one that its script calls."""
     if not isinstance(reply, redis_errors.ResponseError) or isinstance(reply, redis_errors.OutOfMemoryError):
         return False
     text = first_line(reply)

@@ -38,7 +38,7 @@ async def check_user(connection: AsyncConnection, role: RoleName, keys: ShardKey
 async def judge_user(
     connection: AsyncConnection, role: RoleName, keys: ShardKeys, known: Iterable[Optional] = ()
 ) -> Verdict:
-    """What a program can do as the user of this connection; some refusals are `known`. Raises LisaError."""
+    """Returns what a program can do as the connection's user; `known` are refusals found before. Raises LisaError."""
     refused = await connection.run(find_refused(role, keys, in_cluster=connection.in_cluster))
     lost = {*known, *connection.refusals}
     refused |= {name for name in commands_of(role) if OPTIONAL.get(name) in lost}

@@ -1,4 +1,4 @@
-"""What each program needs of a server, and what is lost without the rest."""
+"""Commands that each program needs of a server, and the losses where others are refused."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lisa_common.model.keys import HISTORY
+from lisa_common.model.keys import (
+    HISTORY,
+    activity_key,
+    dropped_key,
+    idle_key,
+    managers_key,
+    operations_key,
+    topics_key,
+)
 
 __all__ = ["ROLES", "Role", "RoleName"]
 
@@ -43,6 +51,17 @@ class Role:
     """Commands on the channel of events."""
     in_cluster: str = "asking cluster|slots"
     """Further commands that a Cluster requires."""
+
+    def beside_topics(self, prefix: str) -> list[tuple[str, str]]:
+        """Returns the commands on keys that belong to no topic, each with its key."""
+        return [
+            (self.registry, topics_key(prefix)),
+            (self.dropped, dropped_key(prefix)),
+            (self.idle, idle_key(prefix)),
+            (self.activity, activity_key(prefix)),
+            (self.operations, operations_key(prefix)),
+            (self.managers, managers_key(prefix)),
+        ]
 
 
 _CONNECTED = "ping client|setname client|setinfo"

@@ -6,18 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from lisa_common.errors import AccessDenied, ServerError
-from lisa_common.model.keys import (
-    HISTORY,
-    ShardKeys,
-    activity_key,
-    dropped_key,
-    events_channel,
-    idle_key,
-    managers_key,
-    operations_key,
-    topics_key,
-    wake_channel,
-)
+from lisa_common.model.keys import HISTORY, ShardKeys, events_channel, wake_channel
 from lisa_common.model.needs import LOSSES, NEEDED, Optional
 from lisa_common.model.rights import ROLES, Role, RoleName
 from lisa_common.protocol.call import Flow, script
@@ -123,12 +112,7 @@ def _general(rights: Role, prefix: str, *, in_cluster: bool) -> Iterator[tuple[s
     for commands, place in (
         (rights.channel, wake_channel(prefix)),
         (rights.events, events_channel(prefix)),
-        (rights.registry, topics_key(prefix)),
-        (rights.dropped, dropped_key(prefix)),
-        (rights.idle, idle_key(prefix)),
-        (rights.activity, activity_key(prefix)),
-        (rights.operations, operations_key(prefix)),
-        (rights.managers, managers_key(prefix)),
+        *rights.beside_topics(prefix),
     ):
         for command in commands.split():
             yield command, _on(command, place)

@@ -15,17 +15,19 @@ __all__ = ["outcome_of"]
 
 def outcome_of(delivery: Delivery, error: BaseException, retries: Retries) -> Nack | Postponed:
     """What an exception of a handler asks for. One that cannot say is a failure as any other."""
-    failed = Nack(delivery.entry, with_causes(error), trace=last_frames(error))
     if any(map(retries.rejects, (each for each in leaves(error) if not is_wish(each)))):
-        return replace(failed, rejected=True)
+        return replace(_failed(delivery, error), rejected=True)
     try:
-        return _wanted_outcome(delivery, error) or failed
+        return _wanted_outcome(delivery, error)
     except BaseException:  # noqa: BLE001 - a user's subclass may lack attributes, or raise anything where it has them
-        return failed
+        return _failed(delivery, error)
 
 
-def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postponed | None:
-    """The outcome that a wish asks for; None for a failure."""
+def _failed(delivery: Delivery, error: BaseException) -> Nack:
+    return Nack(delivery.entry, with_causes(error), trace=last_frames(error))
+
+
+def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postponed:
     wish = deciding_error(error)
     if isinstance(wish, RateLimited):
         return Postponed(_checked_ms(wish.delay_ms), here=bool(wish.here))
@@ -38,7 +40,7 @@ def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postpone
     if isinstance(wish, Retry):
         delay_ms = None if wish.delay_ms is None else _checked_ms(wish.delay_ms)
         return Nack(delivery.entry, text, delay_ms)
-    return None
+    return _failed(delivery, error)
 
 
 def _checked_ms(delay_ms: int) -> int:

@@ -8,21 +8,8 @@ still block the server for ever. Where managers have `preloaded` the scripts, ot
 from collections.abc import Sequence
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import (
-    ABSENT,
-    HISTORY,
-    ShardKeys,
-    activity_key,
-    dropped_key,
-    events_channel,
-    idle_key,
-    managers_key,
-    operations_key,
-    schedules_key,
-    topics_key,
-    wake_channel,
-)
-from lisa_common.model.rights import ROLES, Role, RoleName
+from lisa_common.model.keys import ABSENT, HISTORY, ShardKeys, events_channel, schedules_key, wake_channel
+from lisa_common.model.rights import ROLES, RoleName
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -64,8 +51,8 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.events, [f"&{events_channel(prefix)}"]),
-        _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        *(_selector(on, [f"~{key}"]) for on, key in _of_some(rights, prefix)),
+        *(_selector(on, [f"~{key}"]) for on, key in rights.beside_topics(prefix)),
+        _selector(rights.schedules, [f"~{schedules_key(prefix)}"]),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -76,17 +63,6 @@ def rules(
         *("on", "resetkeys", "resetchannels", "clearselectors", "nocommands"),
         *(f"+{command}" for command in keyless),
         *filter(None, selectors),
-    ]
-
-
-def _of_some(rights: Role, prefix: str) -> list[tuple[str, str]]:
-    return [
-        (rights.dropped, dropped_key(prefix)),
-        (rights.idle, idle_key(prefix)),
-        (rights.activity, activity_key(prefix)),
-        (rights.operations, operations_key(prefix)),
-        (rights.managers, managers_key(prefix)),
-        (rights.schedules, schedules_key(prefix)),
     ]
 
 

@@ -255,7 +255,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return settled
 
     def _noted(self, consumer: str, part: int | str = "") -> str:
-        return ShardKeys(self._topics.prefix, self._options.topic).query(f"{consumer}/noted/{part}")
+        return self._keys_of("").query(f"{consumer}/noted/{part}")
 
     def _keys_of(self, shard: str) -> ShardKeys:
         return ShardKeys(self._topics.prefix, self._options.topic, shard)
@@ -310,12 +310,16 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return PendingEntries(self._topics, keys, self._options.group, consumer)
 
     def _call(self, call: Call[Any]) -> Any:
-        self._open = self._open or self._connect()
-        return self._open.call(call, patience_s=self._options.settings.patience_s)
+        return self._connection.call(call, patience_s=self._options.settings.patience_s)
 
     def _run(self, flow: Flow[Any]) -> Any:
+        return self._connection.run(flow, patience_s=self._options.settings.patience_s)
+
+    @property
+    def _connection(self) -> Connection:
+        """The open connection, or a new one."""
         self._open = self._open or self._connect()
-        return self._open.run(flow, patience_s=self._options.settings.patience_s)
+        return self._open
 
     def _connect(self) -> Connection:
         return Connection.of(self._options.settings, name="lisa-spark")

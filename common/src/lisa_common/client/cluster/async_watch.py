@@ -10,8 +10,9 @@ from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.cluster.fanout import no_reply
 from lisa_common.client.cluster.router import Router
-from lisa_common.client.cluster.silence import PATIENCE_S, PING, QUIET_S, REPEAT_S
+from lisa_common.client.cluster.silence import PATIENCE_S, QUIET_S, REPEAT_S
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import PING
 
 __all__ = ["AsyncWatch", "any_answers"]
 

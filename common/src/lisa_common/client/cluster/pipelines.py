@@ -57,8 +57,8 @@ def fill(replies: list[Any], units: Iterable[Unit], error: LisaError) -> None:
 
 
 def blocked(unit: Unit, calls: Sequence[Call[Any]], *, names: bool) -> list[Call[Any]]:
-    """The calls to a connection that waits for this unit.
+    """Returns the calls to a connection that waits for this unit.
 
-    If it `names` itself, the first reply is the client id by which to end the wait.
+    With `names`, the first reply is the connection's client id, by which another connection can end the wait.
     """
     return [*[CLIENT_ID] * names, *pipeline(calls, [unit])]

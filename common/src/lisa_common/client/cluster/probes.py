@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from lisa_common.client.address import NodeName
 from lisa_common.client.cluster.router import Router
-from lisa_common.client.cluster.silence import PATIENCE_S, PING, PROBE_S, REPEAT_S
+from lisa_common.client.cluster.silence import PATIENCE_S, PROBE_S, REPEAT_S
 from lisa_common.client.node import Node
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import PING
 
 __all__ = ["Probes"]
 

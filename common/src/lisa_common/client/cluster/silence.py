@@ -1,10 +1,6 @@
 """The times by which `async_watch` and `cluster` tell a hanging node from a slow one."""
 
-from typing import Any
-
-from lisa_common.protocol.call import Call, command
-
-__all__ = ["PATIENCE_S", "PING", "PROBE_S", "QUIET_S", "REPEAT_S"]
+__all__ = ["PATIENCE_S", "PROBE_S", "QUIET_S", "REPEAT_S"]
 
 QUIET_S = 0.2
 """How long a node with waiting calls may answer none of them before it is sent a PING."""
@@ -17,5 +13,3 @@ PROBE_S = 2.0
 
 REPEAT_S = 0.5
 """Time between reads of the slots while a node is silent, as another may have taken over."""
-
-PING: Call[Any] = command("PING")
