@@ -17,11 +17,8 @@ class Refusals:
 
     def __init__(self) -> None:
         self._refused: set[Optional] = set()
-
-    @property
-    def sends_texts(self) -> bool:
-        """True if calls carry the texts of scripts in place of their SHAs."""
-        return Optional.EVALSHA in self._refused
+        self.sends_texts = False
+        """Whether calls carry the texts of scripts in place of their SHAs. Kept, as each call asks for it."""
 
     def __contains__(self, refused: Optional) -> bool:
         return refused in self._refused
@@ -34,6 +31,7 @@ class Refusals:
         if refused in self._refused:
             return
         self._refused.add(refused)
+        self.sends_texts = Optional.EVALSHA in self._refused
         loss, reason = LOSSES[refused], str(error) if error else ""
         fields = event("server_refuses", command=refused.value, loss=loss.loss, error=reason)
         logger.warning("%s", loss.line(refused, reason), extra=fields)
