@@ -38,13 +38,13 @@ def _words(text: str) -> str:
 
 
 def test_help_of_durations_names_no_milliseconds(commands: Commands) -> None:
-    """A bare number is seconds; bounds and defaults have the form that `--ttl` reads."""
+    """Bounds and defaults have the form that `--ttl` reads."""
     text = _words(commands.manager("topic", "set", "--help", **WIDE).out)
     assert "in ms" not in text
     assert "Time to live after the due time, or none, 1ms to 3660d; default none" in text
     assert "Lease on a delivery, 100ms to 1d; default 30s" in text
     assert "default 7d" in text
-    commands.manager("topic", "set", "orders", "--ttl", "90")
+    commands.manager("topic", "set", "orders", "--ttl", "90s")
     assert "ttl 1m30s" in commands.manager("topic", "list").out
 
 

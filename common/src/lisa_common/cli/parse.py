@@ -4,12 +4,17 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+from lisa_common.cli.output import shown_duration
 from lisa_common.errors import InvalidInput
 
 __all__ = ["DURATION_FORM", "read_duration", "read_header", "read_moment", "read_ms"]
 
 DURATION_FORM = "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d"
 """What a duration must be, for errors."""
+
+_LONGEST_NUMBER = 12
+
+_WITH_UNITS = "numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = range(10**11, 10**14)
@@ -22,14 +27,27 @@ _SECONDS = re.compile(_NUMBER)
 _ALL_PARTS = re.compile(rf"(?:{_PART.pattern})+")
 
 
-def read_duration(field: str, text: str) -> float:
-    """A duration in seconds, from "90", "1.5", "250ms", "30s", "15m", "1h30m" or "7d"; numbers alone are seconds."""
+def read_duration(field: str, text: str, *, needs_unit: bool = False) -> float:
+    """A duration in seconds, from "90", "1.5", "250ms", "30s", "15m", "1h30m" or "7d"; numbers alone are seconds.
+
+    With `needs_unit`, a number alone is refused unless it is 0: for fields that other interfaces take in ms.
+    """
     text = text.strip()
     if _SECONDS.fullmatch(text):
+        if needs_unit and float(text):
+            raise InvalidInput(field, text, _readings(text))
         return float(text)
     if not _ALL_PARTS.fullmatch(text):
-        raise InvalidInput(field, text, DURATION_FORM)
+        raise InvalidInput(field, text, _WITH_UNITS if needs_unit else DURATION_FORM)
     return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+
+
+def _readings(number: str) -> str:
+    """What a number without a unit might mean, for errors."""
+    if len(number) > _LONGEST_NUMBER:
+        return _WITH_UNITS
+    short = shown_duration(float(number) * 1000)
+    return f"a number with its unit, as in {number}ms or {number}s" + ("" if short == f"{number}s" else f" ({short})")
 
 
 def read_header(text: str) -> tuple[str, str]:

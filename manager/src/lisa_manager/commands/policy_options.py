@@ -73,7 +73,9 @@ def _read(name: str, text: str) -> Any:
     if text == "none" and type(None) in kinds:
         return None
     if name.endswith(_MS):
-        return duration_ms(name.removesuffix(_MS), read_duration(name.removesuffix(_MS), text))
+        # /v1 and Admin take the same fields in ms, so that 30000 alone might mean 30 s.
+        plain = name.removesuffix(_MS)
+        return duration_ms(plain, read_duration(plain, text, needs_unit=True))
     if bool in kinds:
         if text not in _FLAGS:
             raise InvalidInput(name, text, "yes or no")
