@@ -197,6 +197,85 @@ def test_policy_is_changed_field_by_field(browser: Browser, admin: Admin, topic:
     assert "nothing to change" in browser.send(page, page.form("do-policy")).text
 
 
+def test_times_have_units_as_in_commands(browser: Browser, admin: Admin, topic: str) -> None:
+    """They are shown so, and read so; a number alone could be seconds or ms, and is refused."""
+    admin.create_topic(topic, ttl_ms=5_000_000)
+    page = browser.get("topic", topic=topic)
+    form = page.form("do-policy")
+    shown = {name: form.fields[name] for name in ("visibility_ms", "ttl_ms", "garbage_retention_ms", "expire_idle_ms")}
+    assert shown == {
+        "visibility_ms": "30s",
+        "ttl_ms": "1h23m20s",
+        "garbage_retention_ms": "7d",
+        "expire_idle_ms": "",
+    }
+    assert "in ms" not in page.text.partition("Policy")[2]
+    browser.send(page, form, visibility_ms="1m30s", backoff_base_ms="250ms", dedup_window_ms="0", ttl_ms="1.5h")
+    policy = admin.policy(topic)
+    assert (policy.visibility_ms, policy.backoff_base_ms, policy.dedup_window_ms) == (90_000, 250, 0)
+    assert policy.ttl_ms == 5_400_000
+    page = browser.get("topic", topic=topic)
+    for name, typed, text in (
+        ("visibility_ms", "30000", "must be a number with its unit, as in 30000ms or 30000s (8h20m); got '30000'"),
+        ("visibility_ms", "1ms", "policy field visibility_ms must be 100ms to 1d; got '1ms'"),
+        ("ttl_ms", "soon", "policy field ttl_ms must be numbers with units"),
+    ):
+        refused = browser.send(page, page.form("do-policy"), **{name: typed})
+        assert text in refused.text, refused.text
+    assert admin.policy(topic) == policy
+
+
+def test_a_refused_form_keeps_what_was_typed(browser: Browser, admin: Admin, producer: Producer, topic: str) -> None:
+    """With the error, on the page of the form, and marked at its field; mended there, it is done."""
+    producer.send(topic, "x", id="a", delay=3_600)
+    page = browser.get("topic", topic=topic)
+    refused = browser.send(page, page.form("do-policy"), max_retries="3", ttl_ms="30", on_expire="drop")
+    form = refused.form("do-policy")
+    assert (refused.status, form.fields["max_retries"], form.fields["ttl_ms"]) == (400, "3", "30")
+    assert form.fields["on_expire"] == "drop"
+    assert [given["name"] for _, given in refused.tags if "aria-invalid" in given] == ["ttl_ms"]
+    # Somebody else changes a field that was not touched here.
+    admin.set_policy(topic, priority=7)
+    browser.send(refused, form, ttl_ms="30s")
+    policy = admin.policy(topic)
+    assert (policy.max_retries, policy.ttl_ms, policy.on_expire, policy.priority) == (3, 30_000, "drop", 7)
+    # What only the server knows.
+    page = browser.get("topic", topic=topic)
+    refused = browser.send(page, page.form("do-policy"), dead_letter_topic=topic, max_retries="4")
+    assert (refused.status, refused.form("do-policy").fields["max_retries"]) == (400, "4")
+
+    page = browser.get("message", topic=topic, id="a")
+    refused = browser.send(page, page.form("do-reschedule"), when="half past nine")
+    assert "when must be" in refused.text
+    form = refused.form("do-reschedule")
+    assert (refused.status, form.fields["when"]) == (400, "half past nine")
+    assert "due 15m" in browser.send(refused, form, when="15m").text
+
+    page = browser.get("confirm", what="reschedule", topic=topic, state="waiting", id="a")
+    refused = browser.send(page, page.form("do-bulk"), to="later")
+    assert "to must be" in refused.text
+    assert (refused.status, refused.form("do-bulk").fields["to"]) == (400, "later")
+
+    page = browser.get("messages", topic=topic, state="waiting", id="a", age="soon")
+    assert "age must be" in page.text
+    fields = page.form("messages").fields
+    assert (page.status, fields["id"], fields["age"]) == (400, "a", "soon")
+    page = browser.get("find", id="a" * 201)
+    assert (page.status, page.form("find").fields["id"]) == (400, "a" * 201)
+
+
+def test_many_messages_are_moved_by_a_time_from_now(
+    browser: Browser, producer: Producer, admin: Admin, topic: str
+) -> None:
+    """As one message is; the operation notes the moment."""
+    producer.send_many(topic, [Message(body="x", id=f"m{n}", delay=60) for n in range(3)])
+    asked = browser.get("confirm", what="reschedule", topic=topic, state="waiting")
+    browser.send(asked, asked.form("do-bulk"), to="2d")
+    wait_until(lambda: _ended(admin, topic) == "done", 30)
+    [due] = {message.at_ms for message in admin.messages(topic, "waiting").messages}
+    assert 1.9 < (due - admin.server_facts().now_ms) / 86_400_000 < 2.1
+
+
 def test_deliveries_are_paused_and_resumed(browser: Browser, producer: Producer, admin: Admin, topic: str) -> None:
     """From the list or the topic's page: nothing becomes ready meanwhile, and all of it afterwards."""
     producer.send(topic, "x", id="before")

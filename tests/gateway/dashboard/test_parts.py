@@ -25,6 +25,7 @@ def test_policy_form_has_every_field_that_people_set() -> None:
 def test_policy_changes_are_those_of_touched_fields() -> None:
     """What was shown and not touched is left alone."""
     policy = Policy(max_retries=3, ttl_ms=5)
+    assert changes(policy, {"ttl_ms": "5ms", "visibility_ms": "30s"}) == {}
     assert changes(policy, {"max_retries": "4", "ttl_ms": "", "backoff_jitter": "0.1"}) == {
         "max_retries": 4,
         "ttl_ms": DEFAULT,

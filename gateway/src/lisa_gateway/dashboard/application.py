@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -60,6 +61,14 @@ _ACTIONS: Mapping[str, Handler] = {
 }
 """Forms, by their names."""
 
+_FORMS: Mapping[str, Handler] = {
+    "do-bulk": activity.confirm,
+    "do-policy": topic.show,
+    "do-replay-edited": message.show,
+    "do-reschedule": message.show,
+}
+"""The pages whose forms people fill in, by their actions: a refused form is shown again, with what was typed."""
+
 _PARTS: Mapping[str, Callable[[View], Part]] = {"topics": topics.part, "topic": topic.part, "activity": activity.part}
 """Live parts, by page."""
 
@@ -105,11 +114,15 @@ def _endpoint(desk: Desk, name: str, handler: Handler) -> Callable[..., object]:
             view.check(view.topic if rule.scope is Scope.TOPIC else None)
             return await handler(view)
         except LisaError as error:
-            problem = problem_of(error)
+            problem = view.refusal = problem_of(error)
+            with suppress(LisaError):
+                if name in _FORMS:
+                    return await _FORMS[name](view)
         except Exception:
             path = request.url.path
             logger.exception("a page failed: %s", path, extra=event("page_failed", path=path))
             problem = Problem(500, "server-away", "internal error; the log of the gateway says more")
+        view.refusal = None
         return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
 
     return endpoint

@@ -5,14 +5,18 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
+from lisa_common.cli import read_duration, shown_exactly
+from lisa_common.cli.options import bounds_of
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
-from lisa_common.validation import expected_by
+from lisa_common.validation import duration_ms, expected_by
 from lisa_gateway.json_text import decode
 from lisa_manager import DEFAULT
 
 __all__ = ["FormField", "changes", "form_fields"]
 
+
+_MS = "_ms"
 
 _HIDDEN = {*LAYOUT_FIELDS, "limits_revision"}
 """Fields that programs set."""
@@ -23,6 +27,8 @@ class FormField:
     """One field of the form."""
 
     name: str
+    label: str
+    """As commands name it: without its unit."""
     help: str
     value: str
     """As shown; empty for none."""
@@ -33,9 +39,11 @@ class FormField:
     """Whether the topic's policy sets it; otherwise it follows the default."""
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name.endswith(_MS):
+        return shown_exactly(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -50,15 +58,24 @@ def form_fields(policy: Policy) -> list[FormField]:
     return [
         FormField(
             name,
-            field.description or "",
-            _shown(getattr(policy, name)),
-            _shown(getattr(DEFAULT_POLICY, name)),
+            name.removesuffix(_MS),
+            (field.description or "").replace(", in ms", ""),
+            _shown(name, getattr(policy, name)),
+            _shown(name, getattr(DEFAULT_POLICY, name)),
             _choices(field.annotation),
             name in policy.model_fields_set,
         )
         for name, field in Policy.model_fields.items()
         if name not in _HIDDEN
     ]
+
+
+def _plain(name: str, text: str) -> str:
+    """The text of a field as the policy reads it: durations in ms."""
+    if not name.endswith(_MS):
+        return text
+    field = f"policy field {name}"
+    return str(duration_ms(field, read_duration(field, text, needs_unit=True)))
 
 
 def _seen(text: str) -> dict[str, Any]:
@@ -79,12 +96,15 @@ def changes(policy: Policy, form: dict[str, str]) -> dict[str, Any]:
     seen = _seen(form.get("seen", ""))
     names = [field.name for field in form_fields(policy) if field.name in form]
     given = {name: form[name].strip() for name in names if form[name].strip() != seen.get(name)}
+    texts = {name: _plain(name, text) for name, text in given.items() if text}
     try:
-        read = Policy.model_validate_strings({n: v for n, v in given.items() if v}, strict=False)
+        read = Policy.model_validate_strings(texts, strict=False)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else "policy"
-        raise InvalidInput(f"policy field {name}", first.get("input"), expected_by(first)) from None
+        bounds = bounds_of(Policy.model_fields[name], shown_exactly) if name.endswith(_MS) else ""
+        expected = bounds.removeprefix(", ") or expected_by(first)
+        raise InvalidInput(f"policy field {name}", given.get(name), expected) from None
     changed: dict[str, Any] = {}
     for name, text in given.items():
         if not text and name in policy.model_fields_set:

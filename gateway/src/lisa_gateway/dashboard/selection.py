@@ -11,7 +11,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_name
 from lisa_manager import REASONS, GarbageFilter, ListedMessage, State
 
-__all__ = ["STATES", "Selection", "without_contents"]
+__all__ = ["STATES", "Selection", "read_due", "without_contents"]
 
 STATES = ("waiting", "ready", "delivered", "retry", "garbage")
 _LONGEST = 500
@@ -34,23 +34,26 @@ class Selection:
     @classmethod
     def of(cls, topic: str, fields: dict[str, str], *, sees_bodies: bool) -> Self:
         """The selection of a query or a form. Raises InvalidInput."""
+        return cls.as_typed(topic, fields, sees_bodies=sees_bodies).check()
+
+    @classmethod
+    def as_typed(cls, topic: str, fields: dict[str, str], *, sees_bodies: bool) -> Self:
+        """The same, with filters that may be wrong."""
         state = fields.get("state", "") or "waiting"
         if state not in STATES:
             raise InvalidInput("state", state, f"one of {', '.join(STATES)}")
         given = {name: fields[name].strip() for name in _FIELDS if fields.get(name, "").strip()}
-        for name, text in given.items():
-            if len(text) > _LONGEST:
-                raise InvalidInput(name, f"{len(text)} characters", f"at most {_LONGEST} characters")
         if not sees_bodies and (hidden := given.keys() & _CONTENTS):
             name = min(hidden)
             raise InvalidInput(name, given[name], "absent, as you may not see headers and bodies, which errors quote")
-        selection = cls(topic, State(state), given)
-        selection.check()
-        return selection
+        return cls(topic, State(state), given)
 
-    def check(self) -> None:
-        """Raises InvalidInput for a filter that no message can match."""
+    def check(self) -> Self:
+        """Returns the selection. Raises InvalidInput for a filter that no message can match."""
         given = self.given
+        for name, text in given.items():
+            if len(text) > _LONGEST:
+                raise InvalidInput(name, f"{len(text)} characters", f"at most {_LONGEST} characters")
         if group := given.get("group"):
             check_name("group", group)
             if self.state == "waiting":
@@ -61,6 +64,7 @@ class Selection:
             read_duration("age", given["age"])
         if "to" in given:
             read_moment("to", given["to"])
+        return self
 
     @property
     def group(self) -> str | None:
@@ -112,6 +116,15 @@ class Selection:
         if "body" in given and (record is None or given["body"].encode("utf-8", "surrogateescape") not in record.body):
             return False
         return "header" not in given or (record is not None and _has_header(record.headers, given["header"]))
+
+
+def read_due(field: str, text: str) -> float | datetime:
+    """A new due time as people type it: a time from now in seconds, or a moment. Raises InvalidInput."""
+    if any(mark in text for mark in ("T", "-", " ")):
+        return read_moment(field, text).astimezone(UTC)
+    if not text:
+        raise InvalidInput(field, text, "a time from now, as in 15m, or a moment, as in 2026-01-31T12:00:00+01:00")
+    return read_duration(field, text)
 
 
 def without_contents(text: str) -> str:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site, encode, link
 from lisa_gateway.forms import read_fields
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.problems import Problem
 from lisa_manager import Activity, AsyncAdmin
 
 __all__ = ["MOST_FIELDS", "Desk", "Handler", "View", "see_other"]
@@ -59,6 +61,8 @@ class View:
     caller: Caller
     form: dict[str, str] = field(default_factory=dict)
     """The fields of a sent form."""
+    refusal: Problem | None = None
+    """Why a form was refused, where its page is shown again."""
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -80,6 +84,10 @@ class View:
         topic = check_name("topic", self.text("topic"))
         self.check(topic)
         return topic
+
+    def typed(self, name: str, value: str = "") -> str:
+        """What a field of a form shows: a value, or what was typed into it where the form was refused."""
+        return self.form.get(name, value) if self.refusal else value
 
     def check(self, topic: str | None = None) -> None:
         """Raises Forbidden unless the user may have the page, of a topic where it is about one."""
@@ -146,8 +154,14 @@ class View:
             sees_all=self.sees(ALL_TOPICS),
             said=self.query.get("said", "")[:500],
             find_topic=self.query.get("topic", ""),
+            find_id=self.query.get("id", "") if template in ("error.html", "found.html") else "",
+            refusal=self.refusal,
+            refused_field=self.refusal.more.get("field") if self.refusal else None,
+            typed=self.typed,
             **values,
         )
+        if self.refusal and status == HTTPStatus.OK:
+            status = self.refusal.status
         headers = HEADERS | {"cache-control": "no-store"}
         return Response(encode(text), status, headers, "text/html; charset=utf-8")
 

@@ -5,17 +5,18 @@ Activity shows them, and who did what.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.validation import check_id
+from lisa_common.validation import check_id, duration_ms
 from lisa_gateway.dashboard.bulk import VERBS
 from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.pages.messages import count
-from lisa_gateway.dashboard.selection import Selection, without_contents
+from lisa_gateway.dashboard.selection import Selection, read_due, without_contents
 from lisa_gateway.dashboard.view import MOST_FIELDS, Handler, View, see_other
 from lisa_gateway.forms import read_fields
 from lisa_manager import Operation
@@ -52,8 +53,6 @@ def _selection(view: View, topic: str, what: str) -> Selection:
         raise InvalidInput("what", what, f"one of {', '.join(VERBS)}")
     given = view.form.get("selection")
     fields = view.query if given is None else read_fields(given.encode("utf-8", "surrogateescape"), MOST_FIELDS)
-    if "to" in view.form:
-        fields = fields | {"to": view.form["to"]}
     selection = Selection.of(topic, fields, sees_bodies=view.sees_bodies(topic))
     if selection.state not in VERBS[what]:
         raise InvalidInput("state", str(selection.state), f"{' or '.join(VERBS[what])} for {what}")
@@ -79,10 +78,19 @@ async def _start(view: View) -> Response:
     topic, what = view.topic, view.text("what")
     selection = _selection(view, topic, what)
     if what == "reschedule" and selection.target is None:
-        raise InvalidInput("to", "", "a time in ISO 8601 with its zone, as in 2026-01-31T12:00:00+01:00")
+        selection.given["to"] = await _read_target(view)
     [sizes] = await view.soon(view.admin.sizes(topic))
     await view.soon(view.desk.runner.start(view.caller.name, what, selection, getattr(sizes, selection.state)))
     return see_other("activity", said=f"started: {what} in {topic}")
+
+
+async def _read_target(view: View) -> str:
+    """The new due time that was typed, as a moment: an operation that is resumed later must not mean a later one."""
+    due = read_due("to", view.text("to").strip())
+    if not isinstance(due, datetime):
+        now_ms = (await view.soon(view.admin.server_facts())).now_ms
+        due = datetime.fromtimestamp((now_ms + duration_ms("to", due)) / 1000, UTC)
+    return due.isoformat()
 
 
 async def _operation(view: View) -> Operation:

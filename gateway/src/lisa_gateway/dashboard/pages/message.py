@@ -3,15 +3,15 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import datetime
 
 from starlette.responses import Response
 
-from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id
 from lisa_gateway.access import ALL_TOPICS
 from lisa_gateway.dashboard.bodies import MOST_EDITED, as_text, show_body
+from lisa_gateway.dashboard.selection import read_due
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View, see_other
 from lisa_gateway.problems import Forbidden
@@ -167,19 +167,16 @@ async def _due_now(view: View, topic: str, id: str) -> tuple[bool, str]:
 
 
 async def _reschedule(view: View, topic: str, id: str) -> tuple[bool, str]:
-    text = view.text("when").strip()
-    if not text:
-        raise InvalidInput("when", text, "a time from now, as in 15m, or a moment, as in 2026-01-31T12:00:00+01:00")
-    return await _reschedule_to(view, topic, id, text)
+    return await _reschedule_to(view, topic, id, view.text("when").strip())
 
 
 async def _reschedule_to(view: View, topic: str, id: str, text: str | None) -> tuple[bool, str]:
     if text is None:
         call = view.admin.reschedule(topic, [id])
-    elif any(mark in text for mark in ("T", "-", " ")):
-        call = view.admin.reschedule(topic, [id], at=read_moment("when", text).astimezone(UTC))
+    elif isinstance(due := read_due("when", text), datetime):
+        call = view.admin.reschedule(topic, [id], at=due)
     else:
-        call = view.admin.reschedule(topic, [id], delay=read_duration("when", text))
+        call = view.admin.reschedule(topic, [id], delay=due)
     outcome = (await view.soon(call))[id]
     done = outcome is RescheduleOutcome.RESCHEDULED
     return done, f"due {'now' if text is None else text}" if done else f"not rescheduled: the message is {outcome}"

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from starlette.responses import Response
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bulk import VERBS
 from lisa_gateway.dashboard.selection import STATES, Selection
 from lisa_gateway.dashboard.view import View, see_other
+from lisa_gateway.problems import problem_of
 from lisa_manager import REASONS, ListedMessage, MessagePage
 
 __all__ = ["count", "find", "show"]
@@ -34,11 +35,15 @@ async def show(view: View) -> Response:
     """The page."""
     topic = view.topic
     sees_bodies = view.sees_bodies(topic)
-    selection = Selection.of(topic, view.query, sees_bodies=sees_bodies)
+    selection = Selection.as_typed(topic, view.query, sees_bodies=sees_bodies)
     sampler = view.desk.sampler
     with sampler.watching([topic]):
         await sampler.first([topic], wait_s=view.desk.wait_s)
-    found = await _search(view, selection, view.text("cursor") or None)
+    found = _Findings()
+    try:
+        found = await _search(view, selection.check(), view.text("cursor") or None)
+    except InvalidInput as error:
+        view.refusal = problem_of(error)
     known = sampler.known.get(topic)
     return view.page(
         "messages.html",
@@ -49,7 +54,11 @@ async def show(view: View) -> Response:
         sizes={state: getattr(known.status, state) for state in STATES} if known else {},
         found=found,
         reasons=REASONS,
-        verbs=[verb for verb, states in VERBS.items() if selection.state in states and verb != "reschedule"],
+        verbs=[
+            verb
+            for verb, states in VERBS.items()
+            if selection.state in states and verb != "reschedule" and not view.refusal
+        ],
         operates=view.operates(topic),
         sees_bodies=sees_bodies,
     )
