@@ -15,6 +15,7 @@ from lisa_manager.admin.cancel_many import WaitingFilter
 from lisa_manager.admin.check import CheckReport, Finding
 from lisa_manager.admin.client import Admin
 from lisa_manager.admin.consumers import ConsumerStatus
+from lisa_manager.admin.due_counts import DueCounts
 from lisa_manager.admin.events import TopicEvents
 from lisa_manager.admin.garbage import REASONS, DeadLetter
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
@@ -52,6 +53,7 @@ __all__ = [
     "Death",
     "Dropped",
     "DroppedGroup",
+    "DueCounts",
     "Failure",
     "Finding",
     "Found",

@@ -39,6 +39,7 @@ class Optional(StrEnum):
     PUBLISH = "PUBLISH"
     SUBSCRIBE = "SUBSCRIBE"
     INFO = "INFO"
+    MEMORY = "MEMORY USAGE"
     BLOCK = "XREADGROUP BLOCK"
     WAIT = "WAIT"
     WAITAOF = "WAITAOF"
@@ -84,6 +85,7 @@ LOSSES = {
     Optional.INFO: Loss(
         "nobody checks the server's version, memory policy and persistence, by which messages may be lost"
     ),
+    Optional.MEMORY: Loss("the dashboard does not tell how much memory each topic takes"),
     Optional.BLOCK: Loss(
         "readers ask for messages ten times a second instead of waiting for them",
         "ask the provider for a server that waits in XREADGROUP … BLOCK",

@@ -134,7 +134,7 @@ ROLES = {
         operations="hdel hget hgetall hset",
         managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
         schedules="hdel hgetall",
-        on_all="evalsha exists type unlink",
+        on_all="evalsha exists memory|usage type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"

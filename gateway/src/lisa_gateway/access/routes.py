@@ -102,13 +102,13 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
         # These name an operation or a schedule.
         *_pages("do-stop", "do-resume", "do-pause-schedule", "do-resume-schedule", "do-run-now", "do-skip"),
     ),
-    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "schedules", "schedule", "activity"),
+    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "lateness", "schedules", "schedule", "activity"),
     Rule(Scope.ALL_TOPICS, _ADMIN): (
         "/metrics",
         *_calls("getMonitorData", "getMonitorString", "getTopicInfoList"),
     ),
     Rule(Scope.ALL_TOPICS, _ADMIN, changes_by_get=True): ("/camellia/health/online", "/camellia/health/offline"),
-    Rule(Scope.ALL_TOPICS, _VIEW): _pages("server"),
+    Rule(Scope.ALL_TOPICS, _VIEW): _pages("capacity", "server"),
 }
 
 ROUTES: Mapping[str, Rule] = {route: rule for rule, routes in _TABLE.items() for route in routes}

@@ -19,7 +19,17 @@ from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments, Part
-from lisa_gateway.dashboard.pages import activity, message, messages, schedules, server, topic, topics
+from lisa_gateway.dashboard.pages import (
+    activity,
+    capacity,
+    lateness,
+    message,
+    messages,
+    schedules,
+    server,
+    topic,
+    topics,
+)
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
 from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
@@ -47,6 +57,8 @@ _PAGES: Mapping[str, Handler] = {
     "confirm": activity.confirm,
     "schedules": schedules.show,
     "schedule": schedules.show_one,
+    "lateness": lateness.show,
+    "capacity": capacity.show,
     "server": server.show,
     "activity": activity.show,
 }

@@ -34,6 +34,10 @@ MOST_FIELDS = 200
 """Fields of one form, or of a query."""
 
 
+_DIGITS = 15
+"""Of the largest number in a query: a time in ms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What all pages of a process share."""
@@ -112,7 +116,7 @@ class View:
         text = self.text(name)
         if not text:
             return default
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):  # noqa: PLR2004
+        if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and low <= int(text) <= high):
             raise InvalidInput(name, text, f"a whole number from {low:,} to {high:,}")
         return int(text)
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from lisa_common.protocol.call import Flow
-from lisa_manager.admin import activity, consumers, history, operations
+from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.consumers import ConsumerStatus
+from lisa_manager.admin.due_counts import DueCounts
 from lisa_manager.admin.history import Sample
 from lisa_manager.admin.operations import Operation
 
@@ -24,9 +25,19 @@ class AsyncObservingAdmin:
     @abstractmethod
     async def _run(self, flow: Flow[T]) -> T: ...
 
-    async def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
+    async def history(
+        self, topics: Sequence[str], *, hours: float = 24.0, until_ms: int | None = None
+    ) -> dict[str, list[Sample]]:
         """See `Admin.history`."""
-        return await self._run(history.read_history(self._prefix, topics, hours))
+        return await self._run(history.read_history(self._prefix, topics, hours, until_ms))
+
+    async def due_counts(self, topic: str, *, start_ms: int | None = None, end_ms: int | None = None) -> DueCounts:
+        """See `Admin.due_counts`."""
+        return await self._run(due_counts.read_due_counts(self._prefix, topic, start_ms, end_ms))
+
+    async def memory(self, topics: Sequence[str]) -> dict[str, int]:
+        """See `Admin.memory`."""
+        return await self._run(memory.read_memory(self._prefix, topics))
 
     async def consumers(self, topic: str) -> list[ConsumerStatus]:
         """See `Admin.consumers`."""

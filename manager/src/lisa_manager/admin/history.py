@@ -134,24 +134,31 @@ def unlink_of_dropped(prefix: str, topics: Sequence[str]) -> Flow[None]:
     yield Each(command("UNLINK", history_key(prefix, topic)) for topic in gone)
 
 
-def read_history(prefix: str, topics: Sequence[str], hours: float) -> Flow[dict[str, list[Sample]]]:
-    """The samples of these topics in the last so many hours, oldest first. Leaves out damaged keys and entries."""
+def read_history(
+    prefix: str, topics: Sequence[str], hours: float, until_ms: int | None = None
+) -> Flow[dict[str, list[Sample]]]:
+    """The samples of these topics in so many hours until a time, or now, oldest first.
+
+    Leaves out damaged keys and entries.
+    """
     check_int("hours", math.ceil(hours), 1, LONGEST_H)
     names = [check_name("topic", topic) for topic in dict.fromkeys(topics)]
-    now: int = yield server_time()
-    since = max(0, now - int(hours * 3_600_000))
+    end: int = (yield server_time()) if until_ms is None else check_int("until_ms", until_ms, 0, _LARGEST)
+    since = max(0, end - int(hours * 3_600_000))
+    # Lags measured by several managers in the last interval have later ids.
+    last = "+" if until_ms is None else end
     samples: dict[str, list[Sample]] = {}
     for some in chunks(names, _TOPICS_AT_ONCE):
-        replies = yield Each(_range(prefix, name, since) for name in some)
+        replies = yield Each(_range(prefix, name, since, last) for name in some)
         first_error(replies)
         samples |= {n: [] if isinstance(r, Exception) else r for n, r in zip(some, replies, strict=True)}
     return samples
 
 
-def _range(prefix: str, topic: str, since: int) -> Call[list[Sample]]:
+def _range(prefix: str, topic: str, since: int, last: int | str) -> Call[list[Sample]]:
     key = history_key(prefix, topic)
     # From the newest, so that the bound cuts off the oldest.
-    return command("XREVRANGE", key, "+", since, "COUNT", _MOST_ENTRIES, decode=_samples)
+    return command("XREVRANGE", key, last, since, "COUNT", _MOST_ENTRIES, decode=_samples)
 
 
 def _samples(reply: list[Any]) -> list[Sample]:

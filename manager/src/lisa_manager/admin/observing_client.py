@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from lisa_common.protocol.call import Flow
-from lisa_manager.admin import activity, consumers, history, operations
+from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.consumers import ConsumerStatus
+from lisa_manager.admin.due_counts import DueCounts
 from lisa_manager.admin.history import Sample
 from lisa_manager.admin.operations import Operation
 
@@ -24,12 +25,30 @@ class ObservingAdmin:
     @abstractmethod
     def _run(self, flow: Flow[T]) -> T: ...
 
-    def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
-        """The samples of topics that managers wrote in the last so many hours, up to 744, oldest first, by topic.
+    def history(
+        self, topics: Sequence[str], *, hours: float = 24.0, until_ms: int | None = None
+    ) -> dict[str, list[Sample]]:
+        """The samples of topics that managers wrote in so many hours, up to 744, oldest first, by topic.
 
-        Managers write one a minute unless settings say otherwise; an unchanged topic gets fewer.
+        The hours end now, or at `until_ms` since 1970. Managers write one sample a minute unless settings say
+        otherwise; an unchanged topic gets fewer.
         """
-        return self._run(history.read_history(self._prefix, topics, hours))
+        return self._run(history.read_history(self._prefix, topics, hours, until_ms))
+
+    def due_counts(self, topic: str, *, start_ms: int | None = None, end_ms: int | None = None) -> DueCounts:
+        """How many waiting messages fall due in each part of a time, in ms since 1970. Raises UnknownTopic.
+
+        By default from the first that is due to the last. The server counts them, at most 4,000 times, or 8 times for
+        each shard; so it takes milliseconds, however many wait.
+        """
+        return self._run(due_counts.read_due_counts(self._prefix, topic, start_ms, end_ms))
+
+    def memory(self, topics: Sequence[str]) -> dict[str, int]:
+        """The memory of topics in bytes, as the server samples it, without topics that do not exist.
+
+        Raises LisaError; some rented servers refuse MEMORY USAGE.
+        """
+        return self._run(memory.read_memory(self._prefix, topics))
 
     def consumers(self, topic: str) -> list[ConsumerStatus]:
         """The consumers of a topic's groups: what they hold, and how long they have been idle. Raises UnknownTopic."""

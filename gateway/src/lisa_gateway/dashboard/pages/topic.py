@@ -1,5 +1,6 @@
 """One topic: its sizes and rates, when its messages are due, groups, consumers, policy."""
 
+import asyncio
 import json
 from functools import partial
 from typing import Any
@@ -8,10 +9,10 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.policy import Policy
-from lisa_gateway.dashboard.charts import bars, series
+from lisa_gateway.dashboard.charts import bars, parts_of, series, ticks_of
 from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.policy_form import changes, form_fields
-from lisa_gateway.dashboard.site import HEADERS
+from lisa_gateway.dashboard.site import HEADERS, link
 from lisa_gateway.dashboard.view import View, see_other
 from lisa_gateway.problems import problem_of
 from lisa_manager import DEFAULT, ConsumerStatus
@@ -20,6 +21,10 @@ __all__ = ["data", "part", "pause", "set_policy", "show"]
 
 _MOST_CONSUMERS = 200
 _MOST_HOURS = 744
+_LATEST_MS = 2**43
+"""The latest time that a histogram shows, in the year 2248."""
+
+_WINDOWS = {"hour": 3_600_000, "day": 86_400_000, "7 days": 7 * 86_400_000, "30 days": 30 * 86_400_000}
 
 
 async def show(view: View) -> Response:
@@ -27,9 +32,12 @@ async def show(view: View) -> Response:
     topic, sampler = view.topic, view.desk.sampler
     with sampler.watching([topic]):
         await sampler.first([topic], wait_s=view.desk.wait_s)
-    policy = await _policy(view, topic)
+    # Together, as each waits for a silent server.
+    policy, (consumers, unread), backlog = await asyncio.gather(
+        _policy(view, topic), _consumers(view, topic), _backlog(view, topic)
+    )
     fields = form_fields(policy)
-    consumers, unread = await _consumers(view, topic)
+    hours = view.number("hours", 24, 1, _MOST_HOURS)
     return view.page(
         "topic.html",
         title=topic,
@@ -42,8 +50,41 @@ async def show(view: View) -> Response:
         more_consumers=max(0, len(consumers) - _MOST_CONSUMERS),
         unread=unread,
         operates=view.operates(topic),
-        hours=view.number("hours", 24, 1, _MOST_HOURS),
+        hours=hours,
+        **backlog,
     )
+
+
+async def _backlog(view: View, topic: str) -> dict[str, Any]:
+    """The histogram of due times between two that the query may name, and the links to others."""
+    start, end = (view.number(name, -1, 0, _LATEST_MS) for name in ("due_from", "due_to"))
+    chosen = {name: None if ms < 0 else ms for name, ms in (("start_ms", start), ("end_ms", end))}
+    try:
+        counts = await view.soon(view.admin.due_counts(topic, **chosen))
+    except (InvalidInput, UnknownTopic):
+        raise
+    except LisaError as error:
+        return {"due": None, "due_error": problem_of(error).detail}
+    span, now = counts.end_ms - counts.start_ms, counts.now_ms
+    places = {
+        "earlier": (counts.start_ms - span, counts.start_ms) if counts.before else None,
+        "later": (counts.end_ms, counts.end_ms + span) if counts.after else None,
+        "wider": (counts.start_ms - span, counts.end_ms + span) if start >= 0 or end >= 0 else None,
+        **{f"next {name}": (now, now + ms) for name, ms in _WINDOWS.items()},
+    }
+    links = {
+        name: link("topic", topic=topic, hours=view.text("hours"), due_from=max(0, place[0]), due_to=place[1])
+        for name, place in places.items()
+        if place
+    }
+    return {
+        "due": counts,
+        "due_error": "",
+        "due_parts": parts_of(counts),
+        "due_ticks": ticks_of(counts),
+        "due_links": {"all": link("topic", topic=topic, hours=view.text("hours"))} | links,
+        "due_query": {"topic": topic, "hours": view.text("hours")},
+    }
 
 
 async def _policy(view: View, topic: str) -> Policy:
