@@ -425,6 +425,8 @@ def _look(server: Server) -> None:
     settings = Settings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
     with Admin(settings=settings) as operator:
         assert operator.history([OURS])[OURS] == []
+        assert operator.memory([OURS])[OURS] > 0
+        assert operator.due_counts(OURS).now_ms
         assert operator.consumers(OURS)
         assert operator.server_facts().nodes
         operator.note_activity(Activity("olaf", "replay", OURS))

@@ -148,7 +148,7 @@ ROLES = {
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "del exists set",
             "door": "exists hdel hget hmget hset",
-            HISTORY: "pexpire unlink xadd xrevrange",
+            HISTORY: "memory|usage pexpire unlink xadd xrevrange",
             "ticks": "hdel hexists hget hgetall hset hsetnx",
             "schedules": "exists hdel hget hkeys hlen hmget hset hsetnx",
             "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",

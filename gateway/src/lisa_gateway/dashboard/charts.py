@@ -76,7 +76,7 @@ class Part:
 
 def parts_of(counts: DueCounts) -> list[Part]:
     """The parts of a histogram of due times."""
-    most = max(*counts.counts, 1) if counts.counts else 1
+    most = max((1, *counts.counts))
     starts = range(counts.start_ms, counts.end_ms, counts.step_ms)
     return [
         Part(start, start + counts.step_ms, n, max(2.0, 100 * n / most) if n else 0.0)

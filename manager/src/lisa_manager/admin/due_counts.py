@@ -9,6 +9,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.scores import PARKED_MS, whole_ms
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.validation import check_int
 from lisa_manager.admin.queries import chunks, existing, first_error, scored
 
 __all__ = ["DueCounts", "read_due_counts"]
@@ -62,8 +63,8 @@ def read_due_counts(prefix: str, topic: str, start_ms: int | None, end_ms: int |
     Raises UnknownTopic, and what a damaged shard raises. Some commands for each shard, and one for each part.
     """
     for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
-        if value is not None and not (isinstance(value, int) and 0 <= value <= _LAST_MS):
-            raise InvalidInput(name, value, "ms since 1970")
+        if value is not None:
+            check_int(name, value, 0, _LAST_MS)
     layout = yield from existing(prefix, topic)
     now: int = yield server_time()
     shards = layout.served
@@ -71,7 +72,7 @@ def read_due_counts(prefix: str, topic: str, start_ms: int | None, end_ms: int |
     dues = [max(0, whole_ms(score)) for found in (*ends[::4], *ends[1::4]) for _, score in found if score <= _LAST_MS]
     totals, parked = sum(ends[2::4]), sum(ends[3::4])
     start = min(dues, default=now) if start_ms is None else start_ms
-    end = max(start, *dues) + 1 if end_ms is None else end_ms
+    end = max((start, *dues)) + 1 if end_ms is None else end_ms
     if end <= start:
         raise InvalidInput("end_ms", end, f"later than start_ms, {start}")
     start, step, parts = _divide(start, end, len(shards))

@@ -71,7 +71,10 @@ async def show(view: View) -> Response:
     """The page: the topics with most messages first. What cannot be read is left out, and the reason shown."""
     sampler = view.desk.sampler
     await sampler.first(wait_s=view.desk.wait_s)
-    facts = await view.soon(view.admin.server_facts())
+    try:
+        nodes = (await view.soon(view.admin.server_facts())).nodes
+    except LisaError as failure:
+        nodes = (NodeFacts("", error=problem_of(failure).detail),)
     known = {name: each.status for name, each in sampler.known.items() if not each.status.damage}
     names = sorted(known, key=lambda name: (-known[name].stored, name))
     memory, error = await _measure(view, names[:_MOST])
@@ -89,8 +92,8 @@ async def show(view: View) -> Response:
     return view.page(
         "capacity.html",
         title="Capacity",
-        nodes=facts.nodes,
-        total=_total(facts.nodes, rows),
+        nodes=nodes,
+        total=_total(nodes, rows),
         rows=rows,
         count=len(sampler.topics),
         error=error,
