@@ -4,8 +4,11 @@ It needs Debian's `chromium`. What can be checked without a browser is in the ot
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -51,6 +54,12 @@ class Watched:
         if wrong:
             self.problems.append(text)
 
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        """A form is refused: Chromium notes the status of the answer."""
+        yield
+        assert "status of 400" in self.problems.pop()
+
     def open(self, path: str = "") -> Page:
         """Opens a page of the dashboard."""
         answer = self.page.goto(self.base + path)
@@ -84,6 +93,9 @@ def _paths(topic: str) -> list[str]:
         *(
             "",
             f"topic?topic={topic}",
+            f"topic?topic={topic}&due_from=1000000000000&due_to=2000000000000",
+            "lateness",
+            "capacity",
             "server",
             "activity",
             "schedules",
@@ -125,6 +137,95 @@ def test_live_parts_charts_and_focus(watched: Watched, producer: Producer, fille
     page = watched.open(f"?q={filled}")
     producer.send(filled, "x", delay=3_600)
     expect(page.get_by_role("link", name=f"11 waiting in {filled}")).to_be_visible(timeout=10_000)
+
+
+_RECORD = """
+window.drawn = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+  const place = this.getTransform().transformPoint(new DOMPoint(x, y));
+  const width = this.measureText(text).width;
+  const left = place.x - { center: width / 2, right: width }[this.textAlign] || place.x;
+  drawn.push({ text, left, right: left + width, top: place.y, canvas: [...document.querySelectorAll("canvas")].indexOf(this.canvas) });
+  return fill.call(this, text, x, y, ...rest);
+};
+"""
+"""Notes what charts write, and where."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("locale", "clock"), [("en-US", r"^\d\d:\d\d(:\d\d)? [AP]M$"), ("de-DE", r"^\d\d:\d\d(:\d\d)?$")]
+)
+@pytest.mark.parametrize("width", [360, 1280])
+def test_charts_have_the_zone_of_the_page_and_the_readers_clock(
+    chromium: Browser, base_url: str, producer: Producer, filled: str, locale: str, clock: str, width: int
+) -> None:
+    """Wherever the reader is; and no label of an axis lies on another."""
+    producer.send_many(filled, [Message(body="x", delay=3_600) for _ in range(20_000)])
+    context = chromium.new_context(locale=locale, timezone_id="Asia/Kolkata", viewport={"width": width, "height": 900})
+    watching = Watched(context, base_url)
+    watching.page.add_init_script(_RECORD)
+    page = watching.open(f"topic?topic={filled}&hours=1")
+    expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=20_000)
+    page.wait_for_function("drawn.some((each) => each.text === '20,000' || each.text === '20.000')", timeout=30_000)
+    page.evaluate("drawn.length = 0; window.dispatchEvent(new Event('resize'))")
+    page.wait_for_function("drawn.some((each) => each.text.includes(':'))")
+    drawn = page.evaluate("drawn")
+    times = [each["text"] for each in drawn if ":" in each["text"]]
+    assert [each for each in times if not re.match(clock, each.replace("\u202f", " "))] == []
+    # UTC: half an hour apart from Kolkata.
+    now = datetime.now(UTC)
+    minutes = {int(each.split(":")[1][:2]) for each in times}
+    assert all((now.minute - minute) % 60 < 20 for minute in minutes), (minutes, now)
+    for at, one in enumerate(drawn):
+        for other in drawn[at + 1 :]:
+            same_line = one["canvas"] == other["canvas"] and abs(one["top"] - other["top"]) < 5
+            apart = one["right"] <= other["left"] or other["right"] <= one["left"]
+            assert not same_line or apart or one == other, (one, other)
+    assert min(each["left"] for each in drawn) >= 0
+    context.close()
+    assert watching.problems == []
+
+
+@pytest.mark.timeout(300)
+def test_the_backlog_is_looked_at_closer_and_closer(watched: Watched, filled: str) -> None:
+    """By choosing bars, with the keyboard, down to a single message; and back."""
+    page = watched.open(f"topic?topic={filled}")
+    bars = page.get_by_role("link", name="look closer")
+    # The schedule's tick may be among them.
+    before = sum(int(each.split(" ")[0]) for each in bars.evaluate_all("all => all.map((e) => e.ariaLabel)"))
+    assert before == 9
+    for _ in range(3):
+        caption = page.locator(".due figcaption").inner_text()
+        bars.last.press("Enter")
+        expect(page.locator(".due figcaption")).not_to_have_text(caption)
+        assert sum(int(each.split(" ")[0]) for each in bars.evaluate_all("all => all.map((e) => e.ariaLabel)")) >= 1
+    expect(page.locator("#backlog")).to_contain_text("earlier.")
+    page.get_by_role("link", name="wider").click()
+    page.get_by_role("link", name="all", exact=True).click()
+    expect(bars).not_to_have_count(0)
+    assert page.locator("#backlog").get_by_text("earlier.").count() == 0
+
+
+@pytest.mark.timeout(300)
+def test_a_refused_policy_is_mended_where_it_was_typed(watched: Watched, admin: Admin, filled: str) -> None:
+    """The wrong field has the focus, and its reason beside it; the other fields have what was typed."""
+    page = watched.open(f"topic?topic={filled}")
+    page.get_by_label("visibility", exact=True).fill("30000")
+    page.get_by_label("max_retries").fill("4")
+    with watched.refused():
+        page.get_by_role("button", name="Save the policy").click()
+        field = page.get_by_label("visibility", exact=True)
+        expect(field).to_be_focused()
+    expect(field).to_have_value("30000")
+    expect(page.get_by_label("max_retries")).to_have_value("4")
+    expect(page.get_by_role("alert")).to_contain_text("30000ms or 30000s (8h20m)")
+    assert [each["id"] for each in Axe().run(page).response["violations"]] == []
+    field.fill("45s")
+    field.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("policy changed: visibility_ms, max_retries")
+    assert (admin.policy(filled).visibility_ms, admin.policy(filled).max_retries) == (45_000, 4)
 
 
 @pytest.mark.timeout(300)

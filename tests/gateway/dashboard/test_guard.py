@@ -133,8 +133,10 @@ def test_grants_limit_topics(http: httpx.Client, producer: Producer) -> None:
     assert "other-topic" not in operator.get("find", id="hidden").text.replace("find?", "")
     assert operator.client.get("live?page=topic&topic=other-topic", headers=_basic(OPERATOR)).status_code == 403
     # The page about the server names topics, and sizes of all together.
-    assert operator.get("server").status == 403
-    assert "server" not in operator.get().links
+    for page in ("server", "capacity"):
+        assert operator.get(page).status == 403
+        assert page not in operator.get().links
+    assert operator.get("lateness").status == 200
 
 
 @pytest.mark.parametrize(

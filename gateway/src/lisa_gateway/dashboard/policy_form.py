@@ -18,6 +18,9 @@ __all__ = ["FormField", "changes", "form_fields"]
 
 _MS = "_ms"
 
+_OTHER_LABELS = {"expire_idle": "expire_idle_mode"}
+"""Fields that are not labelled by their names: without its unit, another field has that name."""
+
 _HIDDEN = {*LAYOUT_FIELDS, "limits_revision"}
 """Fields that programs set."""
 
@@ -58,7 +61,7 @@ def form_fields(policy: Policy) -> list[FormField]:
     return [
         FormField(
             name,
-            name.removesuffix(_MS),
+            _OTHER_LABELS.get(name) or name.removesuffix(_MS),
             (field.description or "").replace(", in ms", ""),
             _shown(name, getattr(policy, name)),
             _shown(name, getattr(DEFAULT_POLICY, name)),
