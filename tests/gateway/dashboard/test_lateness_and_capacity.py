@@ -32,7 +32,7 @@ def test_lateness_is_shown_by_topic_and_hour(browser: Browser, admin: Admin, gat
     now = admin.server_facts().now_ms
     hour = now - now % HOUR
     for name, late_ms in ((f"{topic}-a", 0), (f"{topic}-b", 700_000)):
-        # Before managers know the topic: they add later ones. Steps are powers of 2 ** (1/4) ms: 41 is about 1 s, 61 about 33 s.
+        # Before managers know the topic: they add later ones. Of steps, 41 is about 1 s, and 61 about 33 s.
         _sample(gateways, name, hour - 3 * HOUR + 60_000, lags="41:98", late_ms=5_000)
         _sample(gateways, name, hour - 3 * HOUR + 120_000, lags="41:1 61:1", late_ms=late_ms)
         # The lags of a sample are those of the interval before: of the hour that has ended.
@@ -89,7 +89,7 @@ def test_capacity_says_what_the_server_refuses(
     with redis.Redis.from_url(gateways.url) as client:
         client.execute_command("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all", f"-{refused}")
         try:
-            url = str(httpx.URL(gateways.url).copy_with(username=user, password="secret"))
+            url = str(httpx.URL(gateways.url).copy_with(userinfo=f"{user}:secret".encode()))
             process, base = gateways.gateway("--dashboard", redis_url=url)
             with httpx.Client(base_url=f"{base}/dashboard/", timeout=30) as http:
                 page = wait_until(lambda: (read := Browser(http).get("capacity")) and topic in read.text and read, 20)
