@@ -6,12 +6,17 @@ development environment.
 
 import io
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
 from demo.processes import DemoFailed
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import history_key
+from lisa_common.protocol.call import command
+from lisa_common.protocol.consuming import server_time
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Activity, Admin
 from lisa_producer import Message, Producer, ProducerSettings
@@ -25,6 +30,9 @@ _COLORS = 64
 
 _BAGS = 60
 _LOST = 12
+_AWAY = 3
+"""The hour in which no manager ran."""
+
 _ERRORS = ("KeyError: 'flight'", "TimeoutError: belt 7 did not answer", "ValueError: tag must have 10 digits")
 
 
@@ -35,6 +43,7 @@ def take_pictures(url: str, directory: Path, settings: ProducerSettings) -> None
         raise DemoFailed("pictures need chromium")
     _add_bags(settings)
     _add_schedules(settings)
+    _add_late_hours(settings)
     directory.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -45,6 +54,8 @@ def take_pictures(url: str, directory: Path, settings: ProducerSettings) -> None
             page = context.new_page()
             for name, path in pages.items():
                 _take(page, f"{url}/dashboard/{path}", directory / f"{name}.png")
+            if scheme == "light":
+                _look_closer(page, f"{url}/dashboard/topic?topic=baggage", directory)
             context.close()
         browser.close()
 
@@ -54,6 +65,8 @@ _PAGES = {
     "topic": "topic?topic=JFK",
     "messages": "messages?topic=baggage&state=garbage&error=belt",
     "message": "message?topic=baggage&id=bag-0000000004",
+    "lateness": "lateness",
+    "capacity": "capacity",
     "schedules": "schedules",
     "schedule": "schedule?topic=reports&name=nightly-report",
     "server": "server",
@@ -68,7 +81,22 @@ def _take(page: Page, url: str, path: Path) -> None:
         expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=30_000)
     # Rates come with the second sample.
     page.wait_for_timeout(3_500)
-    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    _save(page.screenshot(full_page=True), path)
+
+
+def _look_closer(page: Page, url: str, directory: Path) -> None:
+    """Takes an hour of a backlog, and a policy that is refused."""
+    page.goto(url)
+    page.get_by_role("link", name="next hour").click()
+    _save(page.locator("#backlog").screenshot(), directory / "backlog.png")
+    page.get_by_label("visibility", exact=True).fill("30000")
+    page.get_by_role("button", name="Save the policy").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    _save(page.locator("section", has=page.locator("#policy-title")).screenshot(), directory / "refused.png")
+
+
+def _save(content: bytes, path: Path) -> None:
+    picture = Image.open(io.BytesIO(content)).convert("RGB")
     picture.quantize(_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
@@ -93,6 +121,26 @@ def _add_bags(settings: ProducerSettings) -> None:
             for number, delivery in enumerate(deliveries):
                 consumer.reject(delivery, error=_ERRORS[number % len(_ERRORS)])
             left -= len(deliveries)
+
+
+def _add_late_hours(settings: ProducerSettings) -> None:
+    """Topics whose samples tell of a night: workers of one were away for hours, and managers were for one."""
+    hour_ms = 3_600_000
+    nights: Mapping[str, Callable[[int], tuple[int, int]]] = {
+        "crew-calls": lambda hour: (4 + hour % 3, 0),
+        "gate-changes": lambda hour: (28 if hour == _AWAY else 6, 900_000 * (hour - 4) if hour in range(5, 9) else 0),
+        "meals": lambda hour: (52 if hour == _AWAY else 9, 40_000 if hour == _AWAY else 0),
+    }
+    with Connection.of(settings, name="demo") as connection, Admin(settings=settings) as admin:
+        first = connection.call(server_time()) // hour_ms * hour_ms - 11 * hour_ms
+        for topic, night in nights.items():
+            for at in range(66):
+                step, late_ms = night(at // 6)
+                sample = f"1 400 0 0 0 0 {at} {at} {late_ms} 400 0 0 0 0 0 0 0 0 {step}:90 {step + 9}:10"
+                entry = f"{first + at * hour_ms // 6 + 60_000}-0"
+                connection.call(command("XADD", history_key(settings.prefix, topic), entry, "s", sample))
+            # From now on, managers add to it.
+            admin.create_topic(topic)
 
 
 def _add_schedules(settings: ProducerSettings) -> None:
