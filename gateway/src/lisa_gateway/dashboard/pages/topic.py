@@ -21,8 +21,8 @@ __all__ = ["data", "part", "pause", "set_policy", "show"]
 
 _MOST_CONSUMERS = 200
 _MOST_HOURS = 744
-_LATEST_MS = 2**43
-"""The latest time that a histogram shows, in the year 2248."""
+_LATEST_MS = 2**44 - 1
+"""The latest time that a histogram shows, in the year 2527."""
 
 _WINDOWS = {"hour": 3_600_000, "day": 86_400_000, "7 days": 7 * 86_400_000, "30 days": 30 * 86_400_000}
 
@@ -57,7 +57,8 @@ async def show(view: View) -> Response:
 
 async def _backlog(view: View, topic: str) -> dict[str, Any]:
     """The histogram of due times between two that the query may name, and the links to others."""
-    start, end = (view.number(name, -1, 0, _LATEST_MS) for name in ("due_from", "due_to"))
+    # Links may name a later time, as the last part ends after the last message.
+    start, end = (min(view.number(name, -1, 0, 2 * _LATEST_MS), _LATEST_MS) for name in ("due_from", "due_to"))
     chosen = {name: None if ms < 0 else ms for name, ms in (("start_ms", start), ("end_ms", end))}
     try:
         counts = await view.soon(view.admin.due_counts(topic, **chosen))
@@ -73,7 +74,9 @@ async def _backlog(view: View, topic: str) -> dict[str, Any]:
         **{f"next {name}": (now, now + ms) for name, ms in _WINDOWS.items()},
     }
     links = {
-        name: link("topic", topic=topic, hours=view.text("hours"), due_from=max(0, place[0]), due_to=place[1])
+        name: link(
+            "topic", topic=topic, hours=view.text("hours"), due_from=max(0, place[0]), due_to=min(place[1], _LATEST_MS)
+        )
         for name, place in places.items()
         if place
     }
