@@ -99,7 +99,7 @@ class Roles:
 Deed = tuple[RoleName, str, str]
 """A command of a user on a key; see `key_name`."""
 
-_CONTAINERS = {"client", "cluster", "script", "xinfo", "xgroup"}
+_CONTAINERS = {"client", "cluster", "memory", "script", "xinfo", "xgroup"}
 _NAMES = {
     "lisa-producer": RoleName.PRODUCER,
     "lisa-consumer": RoleName.CONSUMER,
