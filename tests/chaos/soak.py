@@ -220,7 +220,7 @@ def soak(options: Options, say: Callable[[str], object] = lambda _: None) -> Soa
 
 
 def _load(bench: _Bench, result: Soak) -> int:
-    """Sends, and waits until all is handled. Result: the server's peak memory, in bytes."""
+    """Sends, and waits until all is handled. Returns the server's peak memory, in bytes."""
     options, began = bench.options, now()
     producer = bench.send(_WARM_MESSAGES, _WARM_MESSAGES + options.messages)
     # It grows while it starts.
@@ -239,7 +239,7 @@ def _load(bench: _Bench, result: Soak) -> int:
 
 
 def _until_back(bench: _Bench, result: Soak, base: int) -> int:
-    """Waits until the server has forgotten all messages. Result: its memory then, in bytes."""
+    """Waits until the server has forgotten all messages. Returns its memory then, in bytes."""
     options, window_over = bench.options, now() + bench.options.window_s
 
     def is_back() -> bool:

@@ -92,7 +92,7 @@ async def under_load(cluster: Cluster, directory: Path) -> AsyncIterator[None]:
 
 
 def move_by_keys(cluster: Cluster, key: str, target: Server | None = None) -> Server:
-    """Moves a slot, and at each step waits until programs have met it. Result: where the slot was."""
+    """Moves a slot, and at each step waits until programs have met it. Returns where the slot was."""
     source, target = met(cluster, "TRYAGAIN", lambda: cluster.begin_to_move(key, target))
     met(cluster, "ASK", lambda: cluster.move_keys(key, source, target))
     met(cluster, "MOVED", lambda: cluster.end_move(key, source, target))
@@ -100,7 +100,7 @@ def move_by_keys(cluster: Cluster, key: str, target: Server | None = None) -> Se
 
 
 def move_at_once(cluster: Cluster, key: str, target: Server | None = None) -> Server:
-    """Has the server move a slot, and waits until programs have met it. Result: where the slot was."""
+    """Has the server move a slot, and waits until programs have met it. Returns where the slot was."""
     return met(cluster, "MOVED", lambda: cluster.move_at_once(key, target))
 
 

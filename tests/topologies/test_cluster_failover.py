@@ -123,7 +123,7 @@ def handled(programs: Programs, ids: set[str]) -> bool:
 
 
 async def lose_a_master(cluster: Cluster, is_enough: Callable[[], bool]) -> set[str]:
-    """Kills the master of a shard, and starts it again when that is enough. Result: its shards.
+    """Kills the master of a shard, and starts it again when that is enough. Returns its shards.
 
     Until it is a replica itself, the new master has none that could confirm.
     """

@@ -110,12 +110,12 @@ def _export(settings: ConsumerSettings) -> None:
 
 
 def _is_served(worker: Worker, patience_s: float | None, health: Health) -> bool:
-    """Waits for the server, unless `patience_s` is None. Result: False if the program was stopped before."""
+    """Waits for the server, unless `patience_s` is None. Returns False if the program was stopped before."""
     return patience_s is None or asyncio.run(_wait_for_server(worker, health, patience_s))
 
 
 async def _wait_for_server(worker: Worker, health: Health, patience_s: float) -> bool:
-    """Waits for the server, not ready meanwhile. Result: False if the program was stopped before. Raises LisaError."""
+    """Waits for the server, not ready meanwhile. Returns False if the program was stopped before. Raises LisaError."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -91,7 +91,7 @@ class Gateway:
         self._pulse = [asyncio.create_task(task) for task in tasks]
 
     async def find_problem(self) -> str:
-        """Asks the server, for a second and a half at most. Result: why the gateway is not ready; "" if it is."""
+        """Asks the server, for a second and a half at most. Returns why the gateway is not ready; "" if it is."""
         if self.stopping.is_set():
             return "the gateway is stopping"
         before = self._look

@@ -133,7 +133,7 @@ def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
 def store_policy(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
     """Sets a topic's policy, or with None forgets the topic, if the registry still has the value `before`.
 
-    Result: whether it had. Raises InvalidInput for a topic that is its own dead letter topic: letters would go round.
+    Returns whether it had. Raises InvalidInput for a topic that is its own dead letter topic: letters would go round.
     """
     if policy and policy.dead_letter_topic == topic:
         raise InvalidInput("policy field dead_letter_topic", topic, "another topic")
@@ -230,7 +230,7 @@ class Topics:
         return self._known[topic].layout
 
     def declare(self, topic: str) -> Flow[Layout]:
-        """Registers a resolved topic with the default policy unless it exists. Result: its layout."""
+        """Registers a resolved topic with the default policy unless it exists. Returns its layout."""
         if topic not in self._known:
             yield from self._read([topic])
         known = self._known[topic]

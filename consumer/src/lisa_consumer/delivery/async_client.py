@@ -79,7 +79,7 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
             raise
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Acks handled deliveries, and sends what follows them. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, and sends what follows them. Returns one outcome for each; see `AckOutcome`."""
         return await self._run(self._core.ack(deliveries))
 
     async def nack(
@@ -96,11 +96,11 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
         return await self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
     async def release(self, *deliveries: Delivery) -> int:
-        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Returns how many."""
         return await self._run(self._core.release(deliveries))
 
     async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return await self._run(self._core.extend(deliveries, lease))
 
     async def close(self) -> None:

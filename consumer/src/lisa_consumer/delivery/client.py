@@ -88,7 +88,7 @@ class Consumer(Closing, Generic[V]):
         return self._run(flow, wait)
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Acks handled deliveries, and sends what follows them. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, and sends what follows them. Returns one outcome for each; see `AckOutcome`."""
         return self._run(self._core.ack(deliveries))
 
     def nack(
@@ -105,11 +105,11 @@ class Consumer(Closing, Generic[V]):
         return self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
     def release(self, *deliveries: Delivery) -> int:
-        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Returns how many."""
         return self._run(self._core.release(deliveries))
 
     def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return self._run(self._core.extend(deliveries, lease))
 
     def close(self) -> None:

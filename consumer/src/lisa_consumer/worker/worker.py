@@ -251,7 +251,7 @@ class Worker(DeclaresSchedules, Pausable):
             sys.exit(1)
 
     async def _serve_until_signalled(self) -> bool:
-        """Serves. Result: False if the drain was ended."""
+        """Serves. Returns False if the drain was ended."""
         interrupted = asyncio.Event()
 
         def interrupt() -> None:

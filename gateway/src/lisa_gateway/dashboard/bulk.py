@@ -52,7 +52,7 @@ class BulkRunner:
         gateway.on_close.append(self.close)
 
     async def start(self, who: str, what: str, selection: Selection, total: int) -> str:
-        """Begins an operation. Result: its id. Raises LisaError if it cannot be stored."""
+        """Begins an operation. Returns its id. Raises LisaError if it cannot be stored."""
         operation = Operation(new_operation_id(), who, what, selection.topic, selection.text, total)
         await self._gateway.admin.save_operation(operation)
         task = asyncio.create_task(_Run(self._gateway.admin, operation, selection).run(self._slots))

@@ -273,7 +273,7 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         patience_s: float = math.inf,
         explain: Callable[[str], object] = lambda _: None,
     ) -> bool:
-        """Waits up to `patience_s` seconds until the server answers. Result: False if `stopping` was set before.
+        """Waits up to `patience_s` seconds until the server answers. Returns False if `stopping` was set before.
 
         `explain` is called with each error that it waits out. Raises the last one in the end, and at once an error that
         waiting does not correct, such as a wrong password.
