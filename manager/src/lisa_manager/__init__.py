@@ -17,6 +17,7 @@ from lisa_manager.admin.client import Admin
 from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.events import TopicEvents
 from lisa_manager.admin.garbage import REASONS, DeadLetter
+from lisa_manager.admin.garbage_summary import GarbageCause, GarbageSummary
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.history import Lags, Sample
 from lisa_manager.admin.listing import ListedMessage, MessagePage
@@ -55,8 +56,10 @@ __all__ = [
     "Failure",
     "Finding",
     "Found",
+    "GarbageCause",
     "GarbageFilter",
     "GarbageList",
+    "GarbageSummary",
     "GroupDebt",
     "GroupStatus",
     "Health",

@@ -21,6 +21,7 @@ program.command()(messages.reschedule)
 
 _garbage = sub_commands(program, "garbage", "Dead letters: messages that could not be delivered.")
 _garbage.command("list")(garbage.list_)
+_garbage.command()(garbage.summary)
 _garbage.command()(garbage.replay)
 _garbage.command()(garbage.purge)
 

@@ -328,6 +328,7 @@ class Worker(DeclaresSchedules, Pausable):
     async def _serve(
         self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
     ) -> None:
+        self._core.app_release = settings.release
         threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.

@@ -35,6 +35,7 @@ from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.observing_client import ObservingAdmin
@@ -165,14 +166,29 @@ class Admin(ObservingAdmin, Closing):
         """
         return self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
 
-    def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
-        """The latest dead letters, up to `limit` (1 to 1,000,000), without bodies. Raises UnknownTopic."""
-        return self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+    def garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50, oldest_first: bool = False
+    ) -> GarbageList:
+        """The latest dead letters, or the earliest, up to `limit` (1 to 1,000,000), without bodies.
+
+        Raises UnknownTopic.
+        """
+        return self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
+
+    def summarize_garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 100_000
+    ) -> GarbageSummary:
+        """Why dead letters died: counted by reason, first line of the error, group and release of the handler.
+
+        Looks at the latest `limit` (1 to 10,000,000), a thousand at a time; `more` tells that there are earlier ones.
+        Raises UnknownTopic.
+        """
+        return self._run(summarize(self._prefix, topic, where, limit))
 
     def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """How many selected dead letters a topic holds. Raises UnknownTopic.
 
-        A filter by group or reason looks at each of them.
+        A filter by more than `older_than` and `since` looks at each of them.
         """
         return self._run(bulk.count(self._prefix, topic, where))
 
