@@ -5,6 +5,7 @@ from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
 from lisa_common.model.schedule import Schedule
+from lisa_common.model.worker_state import RunningHandler, Wish, WorkerState, WorkerStatus
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
@@ -78,6 +79,7 @@ __all__ = [
     "Record",
     "RescheduleOutcome",
     "ReshardResult",
+    "RunningHandler",
     "Sample",
     "Schedule",
     "ScheduleState",
@@ -90,6 +92,9 @@ __all__ = [
     "TopicStatus",
     "TopicTraffic",
     "WaitingFilter",
+    "Wish",
+    "WorkerState",
+    "WorkerStatus",
     "__version__",
     "new_operation_id",
 ]

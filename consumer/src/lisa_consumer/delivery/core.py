@@ -77,6 +77,7 @@ class Core:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.group = check_name("group", group)
+        self.has_chosen_name = name is not None
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
