@@ -451,9 +451,21 @@ def _look(server: Server) -> None:
 def _oversee(server: Server) -> None:
     """A worker says what it does, and asks what is wanted of it; an operator pauses it. It is silent for long then."""
     state = WorkerState(
-        **{"group": "billing", "name": "w", "has_chosen_name": True, "host": "h", "pid": 1, "version": "1"},
-        **{"release": "", "topics": (OURS,), "concurrency": 1, "status": WorkerStatus.RUNNING, "status_since_ms": 1},
-        **{"began_ms": 1, "seen_ms": 1, "held": 0, "running": 0},
+        group="billing",
+        name="w",
+        has_chosen_name=True,
+        host="h",
+        pid=1,
+        version="1",
+        release="",
+        topics=(OURS,),
+        concurrency=1,
+        status=WorkerStatus.RUNNING,
+        status_since_ms=1,
+        began_ms=1,
+        seen_ms=1,
+        held=0,
+        running=0,
     )
     settings = Settings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
     url = user_url(server, RoleName.CONSUMER, PREFIX)
