@@ -75,17 +75,19 @@ def list_messages(
     group: str = "",
     reason: str = "",
     bodies: bool = True,
+    newest_first: bool = False,
 ) -> Call[Page]:
     """The messages from `start`, included, up to `end`, excluded; up to `limit` are examined, so a page may be empty.
 
-    With a group, only its copies; with a reason, only copies that failed for it. Without bodies, records have empty
-    ones.
+    With `newest_first` those from `start`, excluded, back to `end`, included. With a group, only its copies; with a
+    reason, only copies that failed for it. Without bodies, records have empty ones.
     """
 
     def decode(reply: Any) -> Page:
         done, flat, member, score = reply
         messages = [_listed(state, *row) for row in zip(*[iter(flat)] * 4, strict=True)]
-        behind = Point(float(score), member).successor() if score else None
+        last = Point(float(score), member) if score else None
+        behind = last.successor() if last and not newest_first else last
         return Page(messages, None if done else behind, behind)
 
     return script(
@@ -102,6 +104,7 @@ def list_messages(
         group=bytes_of(group),
         reason=reason,
         body=int(bodies),
+        newest=int(newest_first),
     )
 
 

@@ -92,10 +92,19 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
-        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        topic: str,
+        state: State,
+        *,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
     ) -> MessagePage:
         """See `Admin.messages`."""
-        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        flow = listing.list_messages(
+            self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
+        )
         return await self._run(flow)
 
     async def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:

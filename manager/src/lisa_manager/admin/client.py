@@ -110,16 +110,27 @@ class Admin(ObservingAdmin, Closing):
         return self._run(trace(self._prefix, topic, id))
 
     def messages(
-        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        topic: str,
+        state: State,
+        *,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
     ) -> MessagePage:
         """A page of messages that are waiting, ready, delivered, in retry or in garbage, oldest first in each shard.
+
+        With `newest_first`, which is for garbage, those that died last come first in each shard.
 
         Where the policy limits keys, those that are due but wait for others of their key come first, then all others.
         `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
         and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
         UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.
         """
-        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        flow = listing.list_messages(
+            self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
+        )
         return self._run(flow)
 
     def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
