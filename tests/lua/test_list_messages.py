@@ -82,7 +82,7 @@ def test_only_a_group_or_a_reason(queue: Queue) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_newest_first(queue: Queue, limit: int) -> None:
-    """The same messages in the other order, page by page, also those of one moment; those that come later are not met."""
+    """The same messages in the other order, page by page, also those of one moment; later ones are not met."""
     for id in ("b", "a", "c", "e", "d"):
         queue.send(id, due="+1000")
         queue.send(f"later-{id}", due=f"+{2000 + ord(id)}")

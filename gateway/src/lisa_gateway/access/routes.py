@@ -87,7 +87,7 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
             "do-purge",
             "do-replay-edited",
         ),
-        *_pages("do-bulk", "do-policy", "do-pause"),
+        *_pages("do-bulk", "do-chosen", "do-policy", "do-pause"),
     ),
     Rule(Scope.TOPIC, _VIEW): _pages("topic", "data", "messages", "message", "body"),
     Rule(Scope.RECEIPTS, _CONSUME): (
@@ -102,9 +102,10 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
         # These name an operation or a schedule.
         *_pages("do-stop", "do-resume", "do-pause-schedule", "do-resume-schedule", "do-run-now", "do-skip"),
     ),
-    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "schedules", "schedule", "activity"),
+    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "schedules", "schedule", "activity", "workers"),
     Rule(Scope.ALL_TOPICS, _ADMIN): (
         "/metrics",
+        *_pages("do-pause-worker", "do-resume-worker", "do-drain-worker"),
         *(f"POST /v1/workers/{{worker}}/{verb}" for verb in ("pause", "resume", "drain")),
         *_calls("getMonitorData", "getMonitorString", "getTopicInfoList"),
     ),
