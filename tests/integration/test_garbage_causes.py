@@ -8,7 +8,7 @@ import pytest
 from lisa_common.errors import InvalidInput
 from lisa_common.protocol.call import command
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
-from lisa_manager import AsyncAdmin, GarbageFilter
+from lisa_manager import AsyncAdmin, GarbageFilter, State
 from lisa_producer import AsyncProducer
 from support.commands import Commands
 from support.queue import Queue
@@ -128,6 +128,22 @@ async def test_all_shards_are_read_by_time(
     found = await admin.summarize_garbage("orders", limit=8)
     assert (found.looked, found.total, found.more) == (8, 40, True)
     assert [cause.error for cause in found.causes] == ["error 1"]
+
+
+@pytest.mark.usefixtures("dead")
+async def test_pages_of_garbage_begin_with_the_newest(admin: AsyncAdmin) -> None:
+    """With bodies, page by page; other states are in order of their due times alone."""
+    found, cursor = list[str](), None
+    while cursor is not None or not found:
+        page = await admin.messages("orders", State.GARBAGE, limit=2, cursor=cursor, newest_first=True)
+        found += [message.id for message in page.messages]
+        cursor = page.cursor
+    oldest_first = (await admin.messages("orders", State.GARBAGE)).messages
+    assert found == [message.id for message in oldest_first][::-1]
+    assert found[-1] == "old"
+    for state in (State.WAITING, State.READY, State.DELIVERED, State.RETRY):
+        with pytest.raises(InvalidInput, match="newest_first must be False for"):
+            await admin.messages("orders", state, newest_first=True)
 
 
 async def test_a_summary_keeps_a_bounded_number_of_causes(orders: Queue, admin: AsyncAdmin) -> None:

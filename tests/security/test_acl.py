@@ -37,7 +37,7 @@ from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
 from lisa_common.settings import Settings
-from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
+from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note, Worker
 from lisa_manager import (
     Activity,
     Admin,
@@ -680,6 +680,31 @@ def test_no_rule_could_be_wider(role: RoleName, guarded: Server, rights: Rights,
                 changed = [*found[:at], *(wider.split(" ", 1) if wider[0] == "+" else [wider]), *found[at + 1 :]]
                 admin.call(command("ACL", "SETUSER", "probe", *changed))
                 assert _differences(role, rights.of("probe"), done), wider
+
+
+async def test_a_worker_with_the_rules_of_an_earlier_release_works(
+    guarded: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says once that operators cannot see it."""
+    new = (workers_key(PREFIX), wishes_key(PREFIX))
+    with Connection(guarded.url) as admin:
+        found = rules(RoleName.CONSUMER, PREFIX, [OURS], before_7_2=is_old(admin))
+        earlier = [rule for rule in found if not any(f"~{key})" in rule for key in new)]
+        assert len(earlier) == len(found) - 2
+        admin.call(command("ACL", "SETUSER", "earlier", ">pass", *earlier))
+    handled = []
+    url = user_url(guarded, RoleName.CONSUMER, PREFIX).replace(f"{PREFIX}-{RoleName.CONSUMER}", "earlier")
+    worker = Worker("earlier", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
+    worker.on(OURS)(handled.append)
+    await worker.serve(burst=True)
+    settings = ProducerSettings(redis_url=user_url(guarded, RoleName.PRODUCER, PREFIX), prefix=PREFIX)
+    async with AsyncProducer(settings=settings) as producer:
+        await producer.send(OURS, "x")
+    await worker.serve(burst=True)
+    assert handled
+    said = [record.getMessage() for record in caplog.records if "hashes of workers" in record.getMessage()]
+    assert len(said) == 1
+    assert "operators do not see which workers there are" in said[0]
 
 
 def test_a_producer_sends_and_does_not_read(guarded: Server) -> None:

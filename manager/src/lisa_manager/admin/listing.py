@@ -86,13 +86,13 @@ def list_messages(
         raise InvalidInput("state", str(state), f"one of {', '.join(_LISTED)}")
     # A gateway may pass its name.
     state = State(state)
-    budget = _Budget(check_int("limit", limit, 1, _MOST))
+    if newest_first and state is not State.GARBAGE:
+        raise InvalidInput("newest_first", newest_first, f"False for {state} messages")
+    budget = _Budget(check_int("limit", limit, 1, _MOST), newest_first=newest_first)
     if group:
         check_name("group", group)
     if group is not None and state is State.WAITING:
         raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
-    if newest_first and state is not State.GARBAGE:
-        raise InvalidInput("newest_first", newest_first, f"False for {state} messages")
     if cursor is not None:
         # A wrong cursor is refused before the server is asked.
         read_cursor(cursor, state)
@@ -104,9 +104,7 @@ def list_messages(
         while position is not None:
             if budget.is_spent:
                 return MessagePage(tuple(messages), write_cursor(state, lane, position))
-            listed, position = yield from _read_lane(
-                lane, state, position, budget, group=group or "", newest_first=newest_first
-            )
+            listed, position = yield from _read_lane(lane, state, position, budget, group or "")
             budget.spend(listed)
             # The server selects by group, except those of none.
             selected = [message for message in listed if group != "" or not message.group]
@@ -120,6 +118,8 @@ class _Budget:
     """What is left for one page."""
 
     messages: int
+    newest_first: bool
+    """In which order to read."""
     bytes: int = _MOST_BYTES
     reads: int = field(default=_MOST_READS)
 
@@ -137,21 +137,21 @@ class _Budget:
 _Read = Flow[tuple[list[ListedMessage], Place | None]]
 
 
-def _read_lane(lane: Lane, state: State, place: Place, budget: _Budget, *, group: str, newest_first: bool) -> _Read:
+def _read_lane(lane: Lane, state: State, place: Place, budget: _Budget, group: str) -> _Read:
     """The next messages of a lane, and where it continues: None at its end. Of a group, if there is one."""
     if state is State.READY:
         return (yield from _read_ready(lane, place, budget))
     if state is State.DELIVERED and lane.group:
         return (yield from _read_delivered(lane.keys, lane.group.name, place, budget))
     start, end = lane.start(place), lane.span[1]
-    if newest_first:
+    if budget.newest_first:
         start, end = start if place else end, lane.span[0]
     read: Page = yield paging.list_messages(
         *(lane.keys, state, start, end),
         limit=budget.messages,
         max_bytes=budget.bytes,
         group=group,
-        newest_first=newest_first,
+        newest_first=budget.newest_first,
     )
     listed = [
         ListedMessage(m.id, m.state, m.group, m.at_ms, m.record, m.failure, unreadable=m.unreadable)
