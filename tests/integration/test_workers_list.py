@@ -10,7 +10,7 @@ from lisa_common.errors import InvalidInput, UnknownWorker
 from lisa_common.model.keys import wishes_key, workers_key
 from lisa_consumer import ConsumerSettings, Delivery, Worker
 from lisa_manager import AsyncAdmin, WorkerState, WorkerStatus
-from lisa_producer import AsyncProducer
+from lisa_producer import AsyncProducer, State
 from support.commands import Commands
 from support.running import hang, new_worker, working
 from support.waiting import wait_until_async
@@ -120,7 +120,7 @@ async def test_a_drain_from_afar(redis_url: str, prefix: str, admin: AsyncAdmin,
 
 @pytest.mark.parametrize("name", ["billing-1", None])
 async def test_a_pause_is_for_successors_of_the_same_name(
-    redis_url: str, prefix: str, admin: AsyncAdmin, client: redis.Redis, name: str | None
+    *, redis_url: str, prefix: str, admin: AsyncAdmin, sender: AsyncProducer, client: redis.Redis, name: str | None
 ) -> None:
     """A worker whose code names it starts paused, before it reads anything; others have new names each time."""
     async with working(first := _named(redis_url, prefix, name)):
@@ -129,10 +129,16 @@ async def test_a_pause_is_for_successors_of_the_same_name(
         await _status_is(admin, first.name, WorkerStatus.PAUSED)
     with pytest.raises(UnknownWorker):
         await admin.pause_worker(first.name)
+    await sender.send("orders", b"x", id="m")
     second = _named(redis_url, prefix, name)
     async with working(second):
         await wait_until_async(admin.workers)
         assert second.is_paused is (name is not None)
+        if name:
+            await _status_is(admin, name, WorkerStatus.PAUSED)
+            found = await sender.find("orders", "m")
+            assert found
+            assert (found.state, found.attempts) == (State.READY, 0)
     assert await admin.resume_worker(first.name)
     async with working(third := _named(redis_url, prefix, name)):
         await wait_until_async(admin.workers)
