@@ -54,6 +54,7 @@ _PAGES = {
     "topic": "topic?topic=JFK",
     "messages": "messages?topic=baggage&state=garbage&error=belt",
     "message": "message?topic=baggage&id=bag-0000000004",
+    "workers": "workers",
     "schedules": "schedules",
     "schedule": "schedule?topic=reports&name=nightly-report",
     "server": "server",

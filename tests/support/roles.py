@@ -20,6 +20,8 @@ from lisa_common.model.keys import (
     schedules_key,
     topics_key,
     wake_channel,
+    wishes_key,
+    workers_key,
 )
 from lisa_common.protocol.call import Call, command
 from lisa_manager.admin.rights import RoleName, rules
@@ -118,6 +120,7 @@ def key_name(prefix: str, key: str) -> str:
     shared[schedules_key(prefix)] = "old schedules"
     shared |= {wake_channel(prefix): "wake", events_channel(prefix): "events"}
     shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
+    shared |= {workers_key(prefix): "workers", wishes_key(prefix): "wishes"}
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
     known = of_topic and of_topic[1] in (("loan", "note", "query") if of_topic[2] else (*TOPIC_KEYS, HISTORY, "pace"))
     return of_topic[1] if of_topic and known else shared.get(key, "")

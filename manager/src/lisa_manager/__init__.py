@@ -5,6 +5,7 @@ from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
 from lisa_common.model.schedule import Schedule
+from lisa_common.model.worker_state import RunningHandler, Wish, WorkerState, WorkerStatus
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
@@ -17,6 +18,7 @@ from lisa_manager.admin.client import Admin
 from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.events import TopicEvents
 from lisa_manager.admin.garbage import REASONS, DeadLetter
+from lisa_manager.admin.garbage_summary import GarbageCause, GarbageSummary
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.history import Lags, Sample
 from lisa_manager.admin.listing import ListedMessage, MessagePage
@@ -55,8 +57,10 @@ __all__ = [
     "Failure",
     "Finding",
     "Found",
+    "GarbageCause",
     "GarbageFilter",
     "GarbageList",
+    "GarbageSummary",
     "GroupDebt",
     "GroupStatus",
     "Health",
@@ -75,6 +79,7 @@ __all__ = [
     "Record",
     "RescheduleOutcome",
     "ReshardResult",
+    "RunningHandler",
     "Sample",
     "Schedule",
     "ScheduleState",
@@ -87,6 +92,9 @@ __all__ = [
     "TopicStatus",
     "TopicTraffic",
     "WaitingFilter",
+    "Wish",
+    "WorkerState",
+    "WorkerStatus",
     "__version__",
     "new_operation_id",
 ]

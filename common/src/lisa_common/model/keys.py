@@ -29,6 +29,8 @@ __all__ = [
     "text_of",
     "topics_key",
     "wake_channel",
+    "wishes_key",
+    "workers_key",
 ]
 
 KEY_TYPES: Final = {
@@ -91,6 +93,16 @@ def operations_key(prefix: str) -> str:
 def managers_key(prefix: str) -> str:
     """The sorted set of managers: name -> when it last wrote samples, in ms."""
     return f"{prefix}:managers"
+
+
+def workers_key(prefix: str) -> str:
+    """The hash of workers: group and name -> what it says of itself; see `lisa_common.protocol.workers`."""
+    return f"{prefix}:workers"
+
+
+def wishes_key(prefix: str) -> str:
+    """The hash of what operators want of workers: group and name -> pause or drain."""
+    return f"{prefix}:wishes"
 
 
 def history_key(prefix: str, topic: str) -> str:

@@ -12,6 +12,8 @@ from lisa_common.model.keys import (
     managers_key,
     operations_key,
     topics_key,
+    wishes_key,
+    workers_key,
 )
 
 __all__ = ["ROLES", "Role", "RoleName"]
@@ -43,6 +45,9 @@ class Role:
     activity: str = ""
     operations: str = ""
     managers: str = ""
+    workers: str = ""
+    wishes: str = ""
+    """Commands on the hash of what operators want of workers."""
     schedules: str = ""
     """Commands on the hash of schedules of a development version."""
     channel: str = ""
@@ -61,7 +66,12 @@ class Role:
             (self.activity, activity_key(prefix)),
             (self.operations, operations_key(prefix)),
             (self.managers, managers_key(prefix)),
+            *self.of_workers(prefix),
         ]
+
+    def of_workers(self, prefix: str) -> list[tuple[str, str]]:
+        """Returns the commands on the keys of workers, each with its key: without them, operators see no workers."""
+        return [(self.workers, workers_key(prefix)), (self.wishes, wishes_key(prefix))]
 
 
 _CONNECTED = "ping client|setname client|setinfo"
@@ -102,6 +112,8 @@ ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        workers="hdel hset",
+        wishes="hget",
         on={
             "waiting": "zadd zcount zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -133,6 +145,8 @@ ROLES = {
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
         managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
+        workers="hdel hgetall",
+        wishes="hdel hgetall hset",
         schedules="hdel hgetall",
         on_all="evalsha exists type unlink",
         on={
@@ -173,8 +187,8 @@ ROLES = {
 
 
 _MERGED = (
-    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers"),
-    *("channel", "in_cluster"),
+    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers", "workers"),
+    *("wishes", "channel", "in_cluster"),
 )
 """Rights that belong to no topic, and are united."""
 

@@ -207,9 +207,9 @@ def _outcomes(reply: Any) -> tuple[int, list[AckOutcome]]:
 
 
 def nack(
-    keys: ShardKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
+    keys: ShardKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, release: str = "", now_ms: Arg = ""
 ) -> Call[list[tuple[NackOutcome, int | None]]]:
-    """Nacks deliveries. Returns for each its outcome, and for a retry its due time in ms."""
+    """Nacks deliveries of handlers of a release. Returns for each its outcome, and for a retry its due time in ms."""
     nack_rows: list[Sequence[Arg]] = [
         (
             n.entry.entry,
@@ -218,7 +218,7 @@ def nack(
             n.entry.due_ms,
             "" if n.delay_ms is None else n.delay_ms,
             n.reason,
-            with_trace(n.error[:MAX_ERROR_CHARACTERS], n.trace).encode("utf-8", "replace"),
+            with_trace(n.error[:MAX_ERROR_CHARACTERS], n.trace, release).encode("utf-8", "replace"),
         )
         for n in nacks
     ]
@@ -235,7 +235,11 @@ def nack(
         policy=policy.as_json,
         seed=new_seed(),
     )
-    return in_parts(call, len(nacks), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
+
+    def rest(done: int) -> Call[list[tuple[NackOutcome, int | None]]]:
+        return nack(keys, group, nacks[done:], policy, release=release, now_ms=now_ms)
+
+    return in_parts(call, len(nacks), rest)
 
 
 def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:

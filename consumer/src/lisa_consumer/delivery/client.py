@@ -57,6 +57,7 @@ class Consumer(Closing, Generic[V]):
         self._topics = topic_names(topics)
         METRICS.ask()
         self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))
+        self._core.app_release = self._settings.release
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = Connection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s, wakes=True

@@ -77,6 +77,7 @@ class Core:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.group = check_name("group", group)
+        self.has_chosen_name = name is not None
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
@@ -97,6 +98,8 @@ class Core:
         """Fields of policies that hold for this consumer in place of the topics', by topic."""
         self.codec = codec
         """Encodes the bodies of messages that follow deliveries, in place of JSON."""
+        self.app_release = ""
+        """The release of the handlers, stored with failures."""
         self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
 
     def read(
@@ -321,7 +324,8 @@ class Core:
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
-            return consuming.nack(keys, self.group, chosen, self._own_policy(keys.topic, policy))
+            own = self._own_policy(keys.topic, policy)
+            return consuming.nack(keys, self.group, chosen, own, release=self.app_release)
 
         results = yield from self._settle([delivery for delivery, _ in nacks], calls)
         count_nacks(results)

@@ -36,6 +36,7 @@ from lisa_consumer.settings import ConsumerSettings, settings_of
 from lisa_consumer.worker.discovery import Discovery
 from lisa_consumer.worker.leftovers import abandon_handlers, tasks_left, threads_left
 from lisa_consumer.worker.life import Life
+from lisa_consumer.worker.oversight import Oversight
 from lisa_consumer.worker.pausable import Pausable
 from lisa_consumer.worker.presence import Presence
 from lisa_consumer.worker.schedules import DeclaresSchedules
@@ -137,7 +138,8 @@ class Worker(DeclaresSchedules, Pausable):
         if "redis_url" in names:
             self.url = settings.redis_url.get_secret_value()
         if "prefix" in names:
-            self._core = Core(settings.prefix, self._core.group, self.name, codec=self._core.codec)
+            name = self.name if self._core.has_chosen_name else None
+            self._core = Core(settings.prefix, self._core.group, name, codec=self._core.codec)
             self._core.enable_marks()
 
     @property
@@ -328,6 +330,7 @@ class Worker(DeclaresSchedules, Pausable):
     async def _serve(
         self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
     ) -> None:
+        self._core.app_release = settings.release
         threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
@@ -353,6 +356,7 @@ class Worker(DeclaresSchedules, Pausable):
             declared = self._declared(renewing, settings.prefix)
             async with declared, Presence(renewing, self._core).shown(), discovery.running(once=burst):
                 with self._pausing(life):
-                    await life.run()
+                    async with Oversight(renewing, self._core, life, self, settings).shown():
+                        await life.run()
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name, extra=event("worker_ended", consumer=self.name, group=self.group))

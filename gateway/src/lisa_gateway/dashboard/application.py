@@ -18,7 +18,17 @@ from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments, Part
-from lisa_gateway.dashboard.pages import activity, message, messages, schedules, server, topic, topics
+from lisa_gateway.dashboard.pages import (
+    activity,
+    chosen,
+    message,
+    messages,
+    schedules,
+    server,
+    topic,
+    topics,
+    workers,
+)
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
 from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
@@ -47,6 +57,7 @@ _PAGES: Mapping[str, Handler] = {
     "schedules": schedules.show,
     "schedule": schedules.show_one,
     "server": server.show,
+    "workers": workers.show,
     "activity": activity.show,
 }
 """By their paths below the dashboard."""
@@ -55,6 +66,8 @@ _ACTIONS: Mapping[str, Handler] = {
     **message.ACTIONS,
     **activity.ACTIONS,
     **schedules.ACTIONS,
+    **chosen.ACTIONS,
+    **workers.ACTIONS,
     "policy": topic.set_policy,
     "pause": topic.pause,
 }

@@ -30,7 +30,13 @@ HEADERS = {
 }
 """What protects the pages in a browser: headers of each answer."""
 
-_PAGES = (("", "Topics"), ("schedules", "Schedules"), ("server", "Server"), ("activity", "Activity"))
+_PAGES = (
+    ("", "Topics"),
+    ("workers", "Workers"),
+    ("schedules", "Schedules"),
+    ("server", "Server"),
+    ("activity", "Activity"),
+)
 """The pages that the head of each page links to, with their names."""
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "LICENSE": "text/plain"}

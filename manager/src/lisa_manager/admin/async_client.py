@@ -40,6 +40,7 @@ from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, Garb
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
+from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.queries import existing
@@ -91,10 +92,19 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
-        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        topic: str,
+        state: State,
+        *,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
     ) -> MessagePage:
         """See `Admin.messages`."""
-        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        flow = listing.list_messages(
+            self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
+        )
         return await self._run(flow)
 
     async def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
@@ -127,9 +137,17 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         """See `Admin.reschedule`."""
         return await self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
 
-    async def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
+    async def garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50, oldest_first: bool = False
+    ) -> GarbageList:
         """See `Admin.garbage`."""
-        return await self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+        return await self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
+
+    async def summarize_garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 100_000
+    ) -> GarbageSummary:
+        """See `Admin.summarize_garbage`."""
+        return await self._run(summarize(self._prefix, topic, where, limit))
 
     async def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """See `Admin.count_garbage`."""

@@ -35,6 +35,7 @@ from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.observing_client import ObservingAdmin
@@ -109,16 +110,27 @@ class Admin(ObservingAdmin, Closing):
         return self._run(trace(self._prefix, topic, id))
 
     def messages(
-        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        topic: str,
+        state: State,
+        *,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
     ) -> MessagePage:
         """A page of messages that are waiting, ready, delivered, in retry or in garbage, oldest first in each shard.
+
+        With `newest_first`, which is for garbage, those that died last come first in each shard.
 
         Where the policy limits keys, those that are due but wait for others of their key come first, then all others.
         `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
         and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
         UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.
         """
-        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        flow = listing.list_messages(
+            self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
+        )
         return self._run(flow)
 
     def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
@@ -165,14 +177,29 @@ class Admin(ObservingAdmin, Closing):
         """
         return self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
 
-    def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
-        """The latest dead letters, up to `limit` (1 to 1,000,000), without bodies. Raises UnknownTopic."""
-        return self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+    def garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50, oldest_first: bool = False
+    ) -> GarbageList:
+        """The latest dead letters, or the earliest, up to `limit` (1 to 1,000,000), without bodies.
+
+        Raises UnknownTopic.
+        """
+        return self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
+
+    def summarize_garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 100_000
+    ) -> GarbageSummary:
+        """Why dead letters died: counted by reason, first line of the error, group and release of the handler.
+
+        Looks at the latest `limit` (1 to 10,000,000), a thousand at a time; `more` tells that there are earlier ones.
+        Raises UnknownTopic.
+        """
+        return self._run(summarize(self._prefix, topic, where, limit))
 
     def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """How many selected dead letters a topic holds. Raises UnknownTopic.
 
-        A filter by group or reason looks at each of them.
+        A filter by more than `older_than` and `since` looks at each of them.
         """
         return self._run(bulk.count(self._prefix, topic, where))
 

@@ -38,7 +38,7 @@ from lisa_manager import (
     WaitingFilter,
 )
 from lisa_manager.commands.bodies import read_body, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, progress_of
+from lisa_manager.commands.shared import TopicName, admin_command, opened, print_trace, progress_of
 
 __all__ = ["abort", "cancel", "reschedule", "show"]
 
@@ -101,14 +101,12 @@ def _print(found: Found) -> None:
             *map(Column, ("group", "state", "at")),
             Column("attempts", number=True),
             Column("reason"),
+            Column("release"),
             Column("error"),
         )
         print_table(columns, map(_copy_row, found.copies))
         for copy in found.copies:
-            if copy.failure and copy.failure.trace:
-                say(f"\ntraceback of {copy.group}:")
-                for frame in copy.failure.trace:
-                    say(f"  {shown(frame)}")
+            print_trace(copy.group or "-", copy.failure.trace if copy.failure else ())
     if found.deaths:
         say("")
         print_table(_DEATHS, map(_death_row, found.deaths))
@@ -131,7 +129,7 @@ def _death_row(death: Death) -> list[object]:
 
 def _copy_row(copy: CopyState) -> list[object]:
     failure = copy.failure
-    cause = (failure.reason, failure.error) if failure else ("-", "")
+    cause = (failure.reason, failure.release or "-", failure.error) if failure else ("-", "-", "")
     return [copy.group or "-", copy.state, shown_moment(copy.at_ms), copy.attempts, *cause]
 
 
@@ -173,6 +171,7 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
         "attempts": copy.attempts,
         "reason": failure.reason if failure else None,
         "error": failure.error if failure else None,
+        "release": failure.release or None if failure else None,
         "failed_ms": failure.at_ms if failure else None,
     } | trace
 

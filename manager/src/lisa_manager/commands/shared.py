@@ -1,15 +1,16 @@
 """What the operator's commands share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
 
-from lisa_common.cli import progress, with_settings
+from lisa_common.cli import progress, say, with_settings
+from lisa_common.escaping import shown
 from lisa_manager import Admin, ManagerSettings
 
-__all__ = ["TopicName", "admin_command", "opened", "progress_of"]
+__all__ = ["TopicName", "admin_command", "opened", "print_trace", "progress_of"]
 
 admin_command = with_settings(ManagerSettings, shared_only=True)
 """Makes a function an operator's command, with options for the server and without those of the daemon."""
@@ -20,6 +21,14 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", sh
 def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Admin:
     """A client of these settings. Without patience, a command reports at once that the server is away."""
     return Admin(settings=settings, patience_s=patience_s)
+
+
+def print_trace(name: str, trace: Sequence[str]) -> None:
+    """Prints the stored frames of a traceback, if there are any."""
+    if trace:
+        say(f"\ntraceback of {shown(name)}:")
+    for frame in trace:
+        say(f"  {shown(frame)}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from lisa_common.model.keys import managers_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.workers import forget_silent
 from lisa_manager.admin import history
 from lisa_manager.admin.fingerprints import Fingerprint, read_fingerprints
 from lisa_manager.admin.history import Lags
@@ -193,3 +194,4 @@ class Historian:
         await self._connection.call(command("ZREMRANGEBYSCORE", key, "-inf", oldest))
         await self._connection.call(command("ZREMRANGEBYRANK", key, 0, -_MOST_MANAGERS - 1))
         await self._connection.call(command("PEXPIRE", key, _MOST_SILENT * self._interval_ms))
+        await self._connection.run(forget_silent(self._prefix))
