@@ -183,10 +183,12 @@ def with_revision(before: Policy, after: Policy, now_ms: int) -> Policy:
     return Policy.of(after.model_dump(exclude_unset=True) | {"limits_revision": revision})
 
 
-def declare_topic(prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes = b"") -> Flow[Policy | None]:
+def declare_topic(
+    prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes | None = None
+) -> Flow[Policy | None]:
     """Registers a topic with these fields of its own, and those of patterns. Returns its policy; None where it exists.
 
-    `patterns` are the stored policies of patterns as far as they are known. Without any, this is one round trip.
+    `patterns` are the stored policies of patterns as far as they are known. If they are right, this is one round trip.
     Raises InvalidInput where its own fields do not go with those of patterns, or with its name.
     """
     while True:
@@ -195,7 +197,7 @@ def declare_topic(prefix: str, topic: str, own: Mapping[str, Any], patterns: byt
         if policy.is_limited:
             policy = with_revision(DEFAULT_POLICY, policy, (yield server_time()))
         reply: int | bytes = yield script(
-            *("declare", ShardKeys(prefix, topic)), topic=topic, policy=policy.dump(), patterns=patterns
+            *("declare", ShardKeys(prefix, topic)), topic=topic, policy=policy.dump(), patterns=patterns or b""
         )
         if not isinstance(reply, bytes):
             break
@@ -229,6 +231,8 @@ class Topics:
     prefix: str
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict)
+    _patterns: bytes | None = None
+    """The policies of patterns, as they were when a topic was missing."""
     _many: int = _MANY
     """How many topics there may be before it looks for some to forget."""
 
@@ -309,7 +313,7 @@ class Topics:
         known = self._known[topic]
         if known.declared:
             return known.layout
-        policy = yield from declare_topic(self.prefix, topic, {})
+        policy = yield from declare_topic(self.prefix, topic, {}, self._patterns)
         if policy is None:
             # Another program declared it meanwhile, perhaps with several shards.
             return (yield from self.resolve_anew(topic))
@@ -321,9 +325,15 @@ class Topics:
         policies: list[bytes | None] = yield command(
             "HMGET", topics_key(self.prefix), *topics, decode=lambda reply: byte_values(reply, len(topics))
         )
+        if None in policies:
+            # What a declaration would give them.
+            [self._patterns] = yield command("HMGET", topics_key(self.prefix), PATTERNS)
         until = self.clock() + REFRESH_S
         for topic, stored in zip(topics, policies, strict=True):
-            policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy
+            if stored is None:
+                policy = parse_patterns(self._patterns).resolve(topic, {})
+            else:
+                policy = parse_topic(topic, stored).policy
             known = self._known.get(topic)
             # The old layout has its keys cached.
             layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
