@@ -125,7 +125,7 @@ async def test_ttl_by_a_changed_policy_is_that_of_later_messages(
 
 
 async def test_policies_hold_for_queues_that_exist_and_that_will(site: Site, sender: AsyncProducer) -> None:
-    """`set_policy TTL "^orders\\." '{"message-ttl":60000}'` is `policy set 'orders.*' --ttl 60s`."""
+    r"""`set_policy TTL "^orders\." '{"message-ttl":60000}'` is `policy set 'orders.*' --ttl 60s`."""
     await sender.send("orders.eu", "x")
     await site.admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000}, priority=10)
     await sender.send("orders.later", "x")

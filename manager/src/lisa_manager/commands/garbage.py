@@ -45,7 +45,8 @@ _BODIES = 20
 _COLUMNS = (
     *map(Column, ("id", "group", "reason")),
     Column("attempts", number=True),
-    *map(Column, ("died", "due", "error")),
+    *(Column(title, whole=True) for title in ("died", "due")),
+    Column("error"),
 )
 
 

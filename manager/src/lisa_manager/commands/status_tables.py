@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rich.cells import cell_len
 from rich.table import Table
-from rich.text import Text
 
 from lisa_common.cli import Column, shown, shown_duration
-from lisa_common.cli.output import new_table
+from lisa_common.cli.tables import in_shares, new_table
 from lisa_manager import BUCKETS, TopicStatus
 
 __all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "unhealthy_first"]
@@ -51,35 +49,8 @@ class Listing:
     more: int = 0
 
     def table(self, width: int) -> Table:
-        """The table for a screen of so many columns, each row on one line. Names are cut; numbers are left out."""
-        cells = [[column.title, *(row[at] for row in self.rows)] for at, column in enumerate(self.columns)]
-        widths = [max(map(cell_len, of_column)) for of_column in cells]
-        names = [at for at, column in enumerate(self.columns) if not column.number]
-        left = width - sum(_SHORTEST + _GAP for _ in names)
-        kept = []
-        for at, size in enumerate(widths):
-            if at not in names:
-                left -= size + _GAP
-            if at in names or left >= 0:
-                kept.append(at)
-        rooms = _share(max(left, 0) + _SHORTEST * len(names), [widths[at] for at in names])
-        for at, room in zip(names, rooms, strict=True):
-            widths[at] = max(room, _SHORTEST)
-        rows = [[_shorten(row[at], widths[at]) for at in kept] for row in self.rows]
-        return new_table([self.columns[at] for at in kept], rows, one_line=True)
-
-
-_GAP = 3
-"""Spaces beside each column."""
-
-_SHORTEST = 4
-"""The length of a cut name on the narrowest screen."""
-
-
-def _shorten(cell: str, width: int) -> str:
-    text = Text(shown(cell))
-    text.truncate(width, overflow="ellipsis")
-    return text.plain
+        """The table for a screen of so many columns, each row on one line."""
+        return new_table(self.columns, [list(map(shown, row)) for row in self.rows], width)
 
 
 def problem_of(status: TopicStatus) -> str:
@@ -133,8 +104,8 @@ def _shown(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:,.0f}" if rate >= 10 or not rate else f"{rate:.1f}"  # noqa: PLR2004
 
 
-_FRAME = 4
-"""Lines of a table besides its rows: the titles, a rule, and an empty line above and below."""
+_FRAME = 3
+"""Lines of a table besides its rows: the titles, a rule, and an empty line above."""
 
 _LEAST = 2
 """The least lines for the rows of a table: one row, and the number of hidden ones."""
@@ -143,17 +114,8 @@ _LEAST = 2
 def fit(found: Sequence[Listing], height: int) -> list[Listing]:
     """Cuts tables to so many lines in all, in fair shares; the last ones go first where there is no room for all."""
     kept = list(found[: max(1, height // (_FRAME + _LEAST))])
-    rooms = _share(height - _FRAME * len(kept), [len(listing.rows) for listing in kept])
+    rooms = in_shares(height - _FRAME * len(kept), [len(listing.rows) for listing in kept])
     return [_cut(listing, max(room, _LEAST)) for listing, room in zip(kept, rooms, strict=True)]
-
-
-def _share(lines: int, wanted: Sequence[int]) -> list[int]:
-    """Splits lines evenly; lines that a table does not need go to the others."""
-    rooms = [0] * len(wanted)
-    for place, (count, at) in enumerate(sorted((count, at) for at, count in enumerate(wanted))):
-        rooms[at] = min(count, max(0, lines) // (len(wanted) - place))
-        lines -= rooms[at]
-    return rooms
 
 
 def _cut(listing: Listing, room: int) -> Listing:

@@ -126,6 +126,7 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
 
 def _rows(found: Sequence[Listing], width: int) -> Iterator[RenderableType]:
     for listing in found:
+        yield Text("")
         yield listing.table(width)
         if listing.more:
             yield Text(f"and {listing.more:,} more")
