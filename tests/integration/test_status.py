@@ -15,6 +15,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import command
 from lisa_manager import Admin, GroupStatus, ManagerSettings, TopicStatus
 from lisa_manager.commands import watch
+from lisa_manager.commands.status_tables import sparkline
 from lisa_manager.commands.watch import Reader, Reading, render
 from lisa_producer import Producer, ProducerSettings
 from support import Server
@@ -249,6 +250,33 @@ def _screen(reader: Reader, *, height: int = 24, width: int = 100, later_s: floa
     with console.capture() as capture:
         console.print(render(reader, now, 2.0, width=width, height=height))
     return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([], ""),
+        ([None, 0.0], " ▁"),
+        ([0.0, 50.0, 100.0, None, 25.0], "▁▅█ ▃"),
+        ([3.0, 3.0], "██"),
+    ],
+)
+def test_a_sparkline_has_a_bar_for_each_reading(values: list[float | None], bars: str) -> None:
+    """The highest rate is a full bar."""
+    assert sparkline(values) == bars
+
+
+def test_watch_draws_rates_as_sparklines(orders: Queue, redis_url: str, prefix: str) -> None:
+    """The latest readings of a topic."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        reader = Reader(admin, None)
+        orders.join("billing")
+        for count in (0, 0, 5, 0):
+            for _ in range(count):
+                orders.send(f"m{orders.now_ms}")
+                orders.now_ms += 1
+            reader.read()
+        assert " ▁█▁ " in _screen(reader, width=160)
 
 
 @pytest.mark.parametrize("height", [8, 12, 20, 24, 50, 200])

@@ -9,7 +9,7 @@ from lisa_common.cli import Column, shown, shown_duration
 from lisa_common.cli.tables import in_shares, new_table
 from lisa_manager import BUCKETS, TopicStatus
 
-__all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "unhealthy_first"]
+__all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "sparkline", "unhealthy_first"]
 
 _NUMBERS = ("waiting", "ready", "delivered", "retry", "garbage")
 _COLUMNS = (Column("topic"), *(Column(name, number=True) for name in (*_NUMBERS, "late")))
@@ -20,7 +20,10 @@ _GROUPS = (
     Column("group"),
     *(Column(name, number=True) for name in ("ready", "delivered", "consumers")),
 )
-_RATES = (Column("in/s", number=True), Column("out/s", number=True), Column("problem"))
+_RATES = (Column("in/s", number=True), Column("out/s", number=True))
+_PROBLEM = Column("problem")
+_TRENDS = (Column("in", whole=True), Column("out", whole=True))
+_BARS = "▁▂▃▄▅▆▇█"
 _LIMITS = (Column("topic"), Column("limits"))
 _ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
@@ -63,10 +66,21 @@ def unhealthy_first(statuses: Sequence[TopicStatus]) -> list[TopicStatus]:
     return sorted(statuses, key=lambda status: status.urgency)
 
 
-def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> list[Listing]:
-    """The tables that have rows: topics, when waiting messages are due, groups. With rates and problems, if given."""
+def sparkline(values: Sequence[float | None]) -> str:
+    """A bar for each value, the highest one full; a space where there is none."""
+    top = max(filter(None, values), default=1.0)
+    return "".join(" " if value is None else _BARS[round(value / top * (len(_BARS) - 1))] for value in values)
+
+
+def listings(
+    statuses: Sequence[TopicStatus], rates: Rates | None = None, history: Sequence[Rates] = ()
+) -> list[Listing]:
+    """The tables that have rows: topics, when waiting messages are due, groups. With rates and problems, if given.
+
+    The `history` of rates becomes sparklines.
+    """
     topics = [
-        [s.topic, *(f"{getattr(s, n):,}" for n in _NUMBERS), shown_duration(s.late_ms), *_of_topic(s, rates)]
+        [s.topic, *(f"{getattr(s, n):,}" for n in _NUMBERS), shown_duration(s.late_ms), *_of_topic(s, rates, history)]
         for s in statuses
     ]
     waiting = [[s.topic, *(f"{count:,}" if count else "." for count in s.due_in)] for s in statuses if s.waiting]
@@ -76,7 +90,8 @@ def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> lis
         for s in statuses
         for group in s.groups
     ]
-    with_rates = (_COLUMNS, _GROUPS) if rates is None else ((*_COLUMNS, *_RATES), (*_GROUPS, _RATES[1]))
+    of_topics = (*_RATES, *(_TRENDS if history else ()), _PROBLEM)
+    with_rates = (_COLUMNS, _GROUPS) if rates is None else ((*_COLUMNS, *of_topics), (*_GROUPS, _RATES[1]))
     ends = [_ends_row(s) for s in statuses if s.dead_letter_topic or s.expire_idle_ms]
     limits = [[s.topic, words] for s in statuses if (words := _limits(s))]
     tables = ((with_rates[0], topics), (_HISTOGRAM, waiting), (with_rates[1], groups), (_LIMITS, limits), (_ENDS, ends))
@@ -94,10 +109,12 @@ def _ends_row(status: TopicStatus) -> list[str]:
     return [status.topic, status.dead_letter_topic or "-", after, *times]
 
 
-def _of_topic(status: TopicStatus, rates: Rates | None) -> list[str]:
+def _of_topic(status: TopicStatus, rates: Rates | None, history: Sequence[Rates]) -> list[str]:
     if rates is None:
         return []
-    return [_shown(rates.added.get(status.topic)), _shown(rates.out(status.topic)), problem_of(status)]
+    topic = status.topic
+    trends = [sparkline([each.added.get(topic) for each in history]), sparkline([each.out(topic) for each in history])]
+    return [_shown(rates.added.get(topic)), _shown(rates.out(topic)), *(trends if history else ()), problem_of(status)]
 
 
 def _shown(rate: float | None) -> str:
