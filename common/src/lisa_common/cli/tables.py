@@ -81,7 +81,7 @@ def _kept(columns: Sequence[Column], rows: Rows, width: int) -> list[int]:
         size if _is_whole(column) else min(size, max(_SHORTEST, cell_len(column.title)))
         for column, size in zip(columns, _widths(columns, rows), strict=True)
     ]
-    empty = {at for at in range(len(columns)) if all(row[at] in _EMPTY for row in rows)}
+    empty = {at for at in range(len(columns)) if all(row[at].strip() in _EMPTY for row in rows)}
     # The first one to go is the last: texts stay longest, and the first column, which names the row, always.
     order = sorted(range(1, len(columns)), key=lambda at: (at not in empty, not _is_whole(columns[at]), -at))
     kept = list(range(len(columns)))
