@@ -20,8 +20,8 @@ from lisa_manager.doors import set_doors
 
 __all__ = ["Resolved", "apply_patterns", "is_stale"]
 
-_AT_ONCE = 500
-"""Most topics in a round trip."""
+_AT_ONCE = 100
+"""Most topics in a round trip: a manager resolves so many without a pause."""
 
 
 class Resolved(NamedTuple):
@@ -33,6 +33,8 @@ class Resolved(NamedTuple):
 
 def is_stale(policies: PatternPolicies, topic: str, policy: Policy) -> bool:
     """Whether a topic has another policy than patterns give it. Raises InvalidInput for one that cannot have theirs."""
+    if policy.own is None and not policies.fit(topic):
+        return False
     resolved = policies.resolve(topic, policy.own_fields)
     return resolved.model_dump(exclude_unset=True) != policy.model_dump(exclude_unset=True)
 

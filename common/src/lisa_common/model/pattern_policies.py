@@ -123,6 +123,10 @@ class PatternPolicies:
         kept = [each for each in self.policies if each is not old] + [new] * (new is not None)
         return PatternPolicies(tuple(sorted(filter(None, kept), key=_rank)))
 
+    def fit(self, topic: str) -> list[PatternPolicy]:
+        """Those that fit a topic."""
+        return [each for each in self.policies if each.matcher.fits(topic)]
+
     def resolve(self, topic: str, own: Mapping[str, Any]) -> Policy:
         """The policy of a topic with these fields of its own. Raises InvalidInput where they do not go together."""
         found = {name: o for name, o in self._origins(topic, own) if o.is_own or o.given_by or o.capped_by}
@@ -138,7 +142,7 @@ class PatternPolicies:
 
     def _origins(self, topic: str, own: Mapping[str, Any]) -> Iterator[tuple[str, Origin]]:
         # No topic may be its own dead letter topic: a pattern that fits both leaves that one without.
-        fitting = [each for each in self.policies if each.matcher.fits(topic)]
+        fitting = self.fit(topic)
         origins = dict[str, Origin]()
         for name in PATTERN_FIELDS:
             giver = next(
