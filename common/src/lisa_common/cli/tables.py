@@ -44,7 +44,7 @@ def table_or_blocks(columns: Sequence[Column], rows: Rows, width: int) -> Render
     """A table for a terminal of so many columns; below it, what does not fit."""
     kept = _kept(columns, rows, width)
     if 3 * len(kept) < 2 * len(columns):
-        return Group(*_blocks(columns, rows))
+        return Group(*_blocks(columns, rows, width))
     table, cut = _table(columns, rows, width, kept)
     missing = [column.title for at, column in enumerate(columns) if at not in kept]
     notes = [f"{what} {', '.join(titles)}" for what, titles in (("left out:", missing), ("cut:", cut)) if titles]
@@ -118,8 +118,11 @@ def _shortened(text: str, width: int) -> str:
     return f"{set_cell_size(text, max(0, width - 1 - last)).rstrip()}…{tail}"
 
 
-def _blocks(columns: Sequence[Column], rows: Rows) -> Iterator[RenderableType]:
+def _blocks(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[RenderableType]:
     """One line for each cell; long ones go on below their beginning."""
+    titles = max(cell_len(column.title) for column in columns) + 2
+    least = [size for column, size in zip(columns, _widths(columns, rows), strict=True) if _is_whole(column)]
+    is_tight = titles + max(least, default=0) > width
     for position, row in enumerate(rows):
         if position:
             yield Text("")
@@ -127,5 +130,9 @@ def _blocks(columns: Sequence[Column], rows: Rows) -> Iterator[RenderableType]:
         block.add_column(style="bold", no_wrap=True)
         block.add_column(overflow="fold")
         for column, cell in zip(columns, row, strict=True):
-            block.add_row(Text(column.title), Text(cell))
+            if is_tight:
+                yield Text(column.title, style="bold")
+                yield Text(cell, overflow="fold")
+            else:
+                block.add_row(Text(column.title), Text(cell))
         yield block
