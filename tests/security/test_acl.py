@@ -96,6 +96,17 @@ def _consumer(server: Server, *topics: str) -> Consumer:
     return Consumer(topics or OURS, "billing", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
 
 
+def _declare_by_patterns(server: Server, admin: Connection) -> None:
+    """A topic that has limits from its declaration on, by an operator and by a producer."""
+    url = user_url(server, RoleName.MANAGER, PREFIX)
+    with Admin(settings=ManagerSettings(redis_url=url, prefix=PREFIX)) as operator, _producer(server) as producer:
+        operator.set_pattern_policy("*", {"max_messages": 1_000})
+        operator.create_topic(OURS)
+        admin.call(command("HDEL", topics_key(PREFIX), OURS))
+        producer.send(OURS, "x")
+        operator.drop_pattern_policy("*")
+
+
 def _produce_and_consume(server: Server) -> None:
     """With the real clients, which ask for the server's time, declare, and wait."""
     with _producer(server) as producer, _consumer(server) as consumer:
@@ -589,6 +600,7 @@ def _done(server: Server) -> set[Deed]:
     with watched(server, PREFIX) as deeds, closing(Roles(server, PREFIX)) as roles, Connection(server.url) as admin:
         roles_topic: Any = roles
         queue = Queue(roles_topic, ShardKeys(PREFIX, OURS))
+        _declare_by_patterns(server, admin)
         _produce_and_consume(server)
         _schedule(server, admin)
         _live_all_lives(queue)

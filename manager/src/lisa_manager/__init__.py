@@ -3,6 +3,7 @@
 from lisa_common import __version__
 from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
+from lisa_common.model.pattern_policies import Origin, PatternPolicy
 from lisa_common.model.record import Record
 from lisa_common.model.schedule import Schedule
 from lisa_common.model.worker_state import RunningHandler, Wish, WorkerState, WorkerStatus
@@ -23,6 +24,7 @@ from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.history import Lags, Sample
 from lisa_manager.admin.listing import ListedMessage, MessagePage
 from lisa_manager.admin.operations import Operation, new_operation_id
+from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
@@ -54,6 +56,7 @@ __all__ = [
     "Death",
     "Dropped",
     "DroppedGroup",
+    "Explained",
     "Failure",
     "Finding",
     "Found",
@@ -75,6 +78,9 @@ __all__ = [
     "NodeFacts",
     "OnProgress",
     "Operation",
+    "Origin",
+    "PatternChange",
+    "PatternPolicy",
     "Problem",
     "Record",
     "RescheduleOutcome",

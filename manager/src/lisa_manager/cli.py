@@ -1,7 +1,7 @@
 """The `lisa-manager` command: the daemon, and the commands for operators."""
 
 from lisa_common.cli import new_program, sub_commands
-from lisa_manager.commands import browsing, garbage, groups, messages, schedules, topics, workers
+from lisa_manager.commands import browsing, garbage, groups, messages, policies, schedules, topics, workers
 from lisa_manager.commands.check import check_
 from lisa_manager.commands.daemon import doctor, load_scripts, run
 from lisa_manager.commands.monitoring import alerts, grafana
@@ -30,6 +30,12 @@ _topic.command("list")(topics.list_)
 _topic.command("set")(topics.set_)
 _topic.command()(topics.reshard)
 _topic.command()(topics.drop)
+
+_policy = sub_commands(program, "policy", "Policies of many topics, by patterns of their names.")
+_policy.command("list")(policies.list_)
+_policy.command("set")(policies.set_)
+_policy.command()(policies.explain)
+_policy.command()(policies.drop)
 
 _group = sub_commands(program, "group", "Groups of a topic, and what they owe.")
 _group.command("list")(groups.list_)

@@ -30,6 +30,7 @@ from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.historian import Historian
 from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
+from lisa_manager.jobs.pattern_keeper import PatternKeeper
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.reporter import Reporter
@@ -142,6 +143,7 @@ class Manager:
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._ticker = Ticker(self._connection, self._table, self._discoverer, settings)
         self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
+        self._pattern_keeper = PatternKeeper(self._connection, self._discoverer, settings.prefix)
         self._slot_keeper = SlotKeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
@@ -227,6 +229,7 @@ class Manager:
             _Turns("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
             _Turns("tick", housekeeping_s, _MOST_TURNS, self._ticker.turn),
             _Turns("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
+            _Turns("patterns", self._settings.discover_s, 1, self._pattern_keeper.turn),
             _Turns("slots", self._settings.discover_s, 1, self._slot_keeper.turn),
             _Turns("scripts", _SCRIPTS_S, 1, self._loader.turn),
             _Turns("report", _REPORT_S, 1, self._reporter.turn),

@@ -12,6 +12,7 @@ __all__ = [
     "HISTORY",
     "KEY_TYPES",
     "NO_GROUP",
+    "PATTERNS",
     "TOPIC_KEYS",
     "ShardKeys",
     "absent_key",
@@ -65,8 +66,12 @@ NO_GROUP: Final = ""
 """The group of a message that became garbage before any group had it."""
 
 
+PATTERNS: Final = "*"
+"""The field of the registry with the policies of patterns; no topic has that name."""
+
+
 def topics_key(prefix: str) -> str:
-    """The hash of all topics: topic -> policy."""
+    """The hash of all topics: topic -> policy; `PATTERNS` -> the policies of patterns."""
     return f"{prefix}:topics"
 
 

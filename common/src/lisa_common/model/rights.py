@@ -86,7 +86,7 @@ ROLES = {
     RoleName.PRODUCER: Role(
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
-        registry="hmget hsetnx",
+        registry="evalsha hget hmget hsetnx",
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
@@ -98,7 +98,8 @@ ROLES = {
             "failures": "hdel hget",
             "garbage": "zrem zscore",
             "closed": "del set",
-            "door": "hget hmget",
+            # A topic that it declares may have limits from the start. It cannot lift limits that are there.
+            "door": "hget hmget hsetnx",
             "closed door": "exists",
             "expiring busy": "exists",
             "busy": "exists hdel hmget hsetnx",
@@ -161,7 +162,7 @@ ROLES = {
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "del exists set",
-            "door": "exists hdel hget hmget hset",
+            "door": "exists hdel hget hmget hset hsetnx",
             HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hexists hget hgetall hset hsetnx",
             "schedules": "exists hdel hget hkeys hlen hmget hset hsetnx",

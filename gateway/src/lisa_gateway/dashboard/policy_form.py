@@ -6,16 +6,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, NOT_OF_PATTERNS, Policy
 from lisa_common.validation import expected_by
 from lisa_gateway.json_text import decode
 from lisa_manager import DEFAULT
 
 __all__ = ["FormField", "changes", "form_fields"]
-
-
-_HIDDEN = {*LAYOUT_FIELDS, "limits_revision"}
-"""Fields that programs set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ def form_fields(policy: Policy) -> list[FormField]:
             name in policy.model_fields_set,
         )
         for name, field in Policy.model_fields.items()
-        if name not in _HIDDEN
+        if name not in NOT_OF_PATTERNS
     ]
 
 

@@ -13,6 +13,7 @@ from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.model.keys import events_channel
+from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import PING, Flow
@@ -27,6 +28,7 @@ from lisa_manager.admin import (
     check,
     groups,
     listing,
+    patterns,
     reshard,
     schedule_changes,
     schedule_sends,
@@ -43,6 +45,7 @@ from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
@@ -206,6 +209,24 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
     async def set_policy(self, topic: str, **changes: Any) -> Policy:
         """See `Admin.set_policy`."""
         return await self._run(topics.set_policy(self._prefix, topic, changes))
+
+    async def pattern_policies(self) -> list[PatternPolicy]:
+        """See `Admin.pattern_policies`."""
+        return await self._run(patterns.list_patterns(self._prefix))
+
+    async def set_pattern_policy(
+        self, pattern: str, fields: Mapping[str, Any], *, priority: int | None = None, cap: bool = False
+    ) -> PatternChange:
+        """See `Admin.set_pattern_policy`."""
+        return await self._run(patterns.set_pattern(self._prefix, pattern, fields, priority=priority, cap=cap))
+
+    async def drop_pattern_policy(self, pattern: str, *, cap: bool = False) -> PatternChange | None:
+        """See `Admin.drop_pattern_policy`."""
+        return await self._run(patterns.drop_pattern(self._prefix, pattern, cap=cap))
+
+    async def explain_policy(self, topic: str) -> Explained:
+        """See `Admin.explain_policy`."""
+        return await self._run(patterns.explain(self._prefix, topic))
 
     async def reshard(self, topic: str, shards: int) -> ReshardResult:
         """See `Admin.reshard`."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.client.per_loop import is_loop_running
+from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
@@ -23,6 +24,7 @@ from lisa_manager.admin import (
     check,
     groups,
     listing,
+    patterns,
     reshard,
     schedule_changes,
     schedule_sends,
@@ -39,6 +41,7 @@ from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.observing_client import ObservingAdmin
+from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
@@ -265,10 +268,38 @@ class Admin(ObservingAdmin, Closing):
     def set_policy(self, topic: str, **changes: Any) -> Policy:
         """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.
 
-        The value `DEFAULT` sets a field back. Declares a topic that does not exist. Running programs use the new policy
-        within 10 seconds. Raises InvalidInput before anything is written.
+        The value `DEFAULT` sets a field back, to what patterns give. Declares a topic that does not exist. Running
+        programs use the new policy within 10 seconds. Raises InvalidInput before anything is written.
         """
         return self._run(topics.set_policy(self._prefix, topic, changes))
+
+    def pattern_policies(self) -> list[PatternPolicy]:
+        """All policies of patterns, in the order in which they apply, then all caps."""
+        return self._run(patterns.list_patterns(self._prefix))
+
+    def set_pattern_policy(
+        self, pattern: str, fields: Mapping[str, Any], *, priority: int | None = None, cap: bool = False
+    ) -> PatternChange:
+        """Sets policy fields of all topics that fit a pattern, those that exist and those that will.
+
+            admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000, "max_retries": 3}, priority=10)
+
+        "*" stands for any text. A topic's own values win over those of patterns; among patterns that set the same
+        field, the highest `priority` wins (0 by default), then the longest pattern. With `cap`, the values are the
+        highest that these topics may have, their own included; the lowest cap holds. Keeps other fields of the pattern,
+        and its priority; the value `DEFAULT` removes a field. When the call returns, all topics have their new
+        policies; managers complete a call that was interrupted, and so does a repetition. Raises InvalidInput before
+        anything is written, also where a topic cannot have a value.
+        """
+        return self._run(patterns.set_pattern(self._prefix, pattern, fields, priority=priority, cap=cap))
+
+    def drop_pattern_policy(self, pattern: str, *, cap: bool = False) -> PatternChange | None:
+        """Removes the policy of a pattern, or its cap, from all topics. Returns None where there was none."""
+        return self._run(patterns.drop_pattern(self._prefix, pattern, cap=cap))
+
+    def explain_policy(self, topic: str) -> Explained:
+        """Where each field of a topic's policy comes from. The topic need not exist."""
+        return self._run(patterns.explain(self._prefix, topic))
 
     def reshard(self, topic: str, shards: int) -> ReshardResult:
         """Spreads the new messages of a topic over another number of shards, while all programs run.

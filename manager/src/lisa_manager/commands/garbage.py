@@ -59,7 +59,8 @@ _BODIES = 20
 _COLUMNS = (
     *map(Column, ("id", "group", "reason")),
     Column("attempts", number=True),
-    *map(Column, ("died", "due", "release", "error")),
+    *(Column(title, whole=True) for title in ("died", "due")),
+    *map(Column, ("release", "error")),
 )
 
 

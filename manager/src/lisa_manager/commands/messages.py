@@ -70,7 +70,7 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
         raise typer.Exit(EXIT_WRONG)
 
 
-_HOPS = (*map(Column, ("topic", "id", "state", "at")),)
+_HOPS = (*map(Column, ("topic", "id", "state")), Column("at", whole=True))
 
 
 def _hop_row(hop: Hop) -> list[object]:
@@ -98,7 +98,8 @@ def _print(found: Found) -> None:
     if found.copies:
         say("")
         columns = (
-            *map(Column, ("group", "state", "at")),
+            *map(Column, ("group", "state")),
+            Column("at", whole=True),
             Column("attempts", number=True),
             Column("reason"),
             Column("release"),
@@ -118,7 +119,8 @@ def _print(found: Found) -> None:
 _DEATHS = (
     *map(Column, ("topic", "reason")),
     Column("count", number=True),
-    *map(Column, ("first", "last", "group", "id", "error")),
+    *(Column(title, whole=True) for title in ("first", "last")),
+    *map(Column, ("group", "id", "error")),
 )
 
 

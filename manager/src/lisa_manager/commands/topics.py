@@ -10,7 +10,7 @@ from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import Dropped, ManagerSettings, TopicSizes
-from lisa_manager.commands.policy_options import option_name, shown_field, with_policy
+from lisa_manager.commands.policy_options import option_name, shown_field, shown_fields, with_policy
 from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
@@ -30,18 +30,16 @@ def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     print_table((Column("topic"), Column("policy")), rows, nothing="no topics")
 
 
-_INTERNAL = {"limits_revision"}
-"""Fields that Lisa alone sets."""
+_HIDDEN = {"limits_revision", "own"}
+"""Fields that say nothing of the topic's treatment."""
 
 
 def _document(policy: Policy) -> dict[str, Any]:
-    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set - _INTERNAL)}
+    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set - _HIDDEN)}
 
 
 def _shown_policy(policy: Policy) -> str:
-    names = policy.model_fields_set - _INTERNAL
-    fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in names)
-    return ", ".join(f"{option_name(name)} {shown_field(name, value)}" for name, value in fields) or "defaults"
+    return shown_fields(policy.model_dump(include=policy.model_fields_set - _HIDDEN)) or "defaults"
 
 
 @admin_command
@@ -59,6 +57,10 @@ def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], s
         print_json({"topic": topic} | _document(policy))
     else:
         say(f"{topic}: {_shown_policy(policy)}; in force everywhere within {REFRESH_S:g} s")
+        for name, value in policy.own_fields.items():
+            if (holds := getattr(policy, name)) != value:
+                shown = f"{shown_field(name, holds)}, not {shown_field(name, value)}"
+                say(f"{option_name(name)} is {shown}: a cap holds, see `policy explain {topic}`", error=True)
 
 
 @admin_command

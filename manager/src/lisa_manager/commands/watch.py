@@ -22,6 +22,9 @@ __all__ = ["Reader", "Reading", "render", "watch"]
 _TICK_S = 1.0
 """How often the screen's clock moves on, in seconds."""
 
+_REMEMBERED = 20
+"""Readings in a sparkline."""
+
 _HOPELESS = (AccessDenied, Untrusted)
 """Errors of the server that do not go away by waiting."""
 
@@ -36,6 +39,8 @@ class Reading:
     statuses: Sequence[TopicStatus]
     traffic: Sequence[TopicTraffic]
     rates: Rates = field(default_factory=Rates)
+    history: Sequence[Rates] = ()
+    """The rates of the latest readings, this one last."""
 
 
 def _rates(before: Reading | None, traffic: Sequence[TopicTraffic], moment: float) -> Rates:
@@ -77,7 +82,9 @@ class Reader:
             return
         at, moment = datetime.now(UTC), time.monotonic()
         ordered = unhealthy_first(statuses)
-        self.reading = Reading(at, moment, ordered, traffic, _rates(self.reading, traffic, moment))
+        rates = _rates(self.reading, traffic, moment)
+        history = (*(self.reading.history if self.reading else ()), rates)[-_REMEMBERED:]
+        self.reading = Reading(at, moment, ordered, traffic, rates, history)
         self.error, self.silent_since = None, at
 
     def complaint(self, now: datetime) -> str:
@@ -120,12 +127,13 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
             lines.append(Text(f"as of {_clock(reading.at)}:", style="yellow"))
         # The last line stays free: a screen that is full to its last column scrolls.
         room = height - len(lines) - 1
-        lines += _rows(fit(listings(reading.statuses, reading.rates), room), width)
+        lines += _rows(fit(listings(reading.statuses, reading.rates, reading.history), room), width)
     return Group(*lines)
 
 
 def _rows(found: Sequence[Listing], width: int) -> Iterator[RenderableType]:
     for listing in found:
+        yield Text("")
         yield listing.table(width)
         if listing.more:
             yield Text(f"and {listing.more:,} more")
