@@ -77,6 +77,7 @@ ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
         registry="hmget hsetnx",
+        managers="zcard",
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
@@ -102,6 +103,7 @@ ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        managers="zcard",
         on={
             "waiting": "zadd zcount zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -132,7 +134,7 @@ ROLES = {
         idle="hdel hgetall hmget hset",
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
-        managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
+        managers="pexpire zadd zcard zrange zremrangebyrank zremrangebyscore",
         schedules="hdel hgetall",
         on_all="evalsha exists type unlink",
         on={
