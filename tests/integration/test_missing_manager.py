@@ -141,7 +141,8 @@ async def test_a_worker_logs_it_once_and_once_when_it_is_over(
 
     async with working(worker):
         await wait_until_async(worker.health.find_remark, what="a missing manager")
-        assert (worker.health.find_remark(), worker.health.find_problem()) == (line, "")
+        await wait_until_async(lambda: not worker.health.find_problem(), what="readiness")
+        assert worker.health.find_remark() == line
         async with managed(redis_url, prefix):
             await wait_until_async(lambda: not worker.health.find_remark(), what="a manager")
         await wait_until_async(worker.health.find_remark, what="a missing manager")

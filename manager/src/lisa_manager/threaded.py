@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from lisa_common.logs import event
 from lisa_manager.daemon import Manager
@@ -21,7 +20,7 @@ def running_manager(settings: ManagerSettings, *, patience_s: float = 0.0) -> It
     """Runs a manager until the block ends. Logs at once, and raises at the end, what ended it before."""
     started = threading.Event()
     failures: list[BaseException] = []
-    stop: list[Any] = []
+    stop: list[Callable[[], object]] = []
 
     async def main() -> None:
         manager = Manager(settings)
@@ -34,7 +33,7 @@ def running_manager(settings: ManagerSettings, *, patience_s: float = 0.0) -> It
         try:
             asyncio.run(main())
         except BaseException as error:  # noqa: BLE001 - raised in the thread of the block
-            logger.error("the manager has ended: %s", error, extra=event("manager_failed", error=str(error)))  # noqa: TRY400
+            logger.error("the manager has ended: %s", error, extra=event("manager_failed", error=str(error)))
             failures.append(error)
         finally:
             started.set()
@@ -45,12 +44,10 @@ def running_manager(settings: ManagerSettings, *, patience_s: float = 0.0) -> It
     try:
         yield
     finally:
-        if thread.is_alive() and stop:
-            try:
-                stop[0]()
-            except RuntimeError:
-                # Its loop has ended meanwhile.
-                assert not thread.is_alive() or failures
+        # Its loop may have ended meanwhile.
+        with suppress(RuntimeError):
+            for each in stop:
+                each()
         thread.join()
     if failures:
         raise failures[0]
