@@ -105,7 +105,7 @@ def test_near_names_are_suggested(orders: Queue, commands: Commands) -> None:
         ("status", "oders"): "orders",
         ("reschedule", "oders", "a", "--delay", "1s"): "orders",
         ("group", "drop", "orders", "biling", "--yes"): "billing",
-        ("garbage", "list", "orders", "--group", "biling"): "billing",
+        ("list", "orders", "ready", "--group", "biling"): "billing",
         ("schedule", "pause", "orders", "nigthly"): "nightly",
         ("schedule", "pause", "oders", "nightly"): "orders",
         ("topic", "set", "orders", "--visibilty", "1s"): "--visibility",
