@@ -27,6 +27,7 @@ _garbage.command()(garbage.purge)
 
 _topic = sub_commands(program, "topic", "Topics and their policies.")
 _topic.command("list")(topics.list_)
+_topic.command()(topics.create)
 _topic.command("set")(topics.set_)
 _topic.command()(topics.reshard)
 _topic.command()(topics.drop)

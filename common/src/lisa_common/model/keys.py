@@ -96,7 +96,7 @@ def operations_key(prefix: str) -> str:
 
 
 def managers_key(prefix: str) -> str:
-    """The sorted set of managers: name -> when it last wrote samples, in ms."""
+    """The sorted set of running managers: name -> when it last said so, in ms; see `protocol.managers`."""
     return f"{prefix}:managers"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -247,7 +248,9 @@ class Policy(BaseModel):
             # An error about several fields has no location; it is about the layouts.
             name = ".".join(str(part) for part in first["loc"][:1]) or "former"
             if name not in cls.model_fields:
-                raise InvalidInput("policy field", name, f"one of {', '.join(cls.model_fields)}") from None
+                near = get_close_matches(name, cls.model_fields, 1)
+                expected = f"one of {', '.join(cls.model_fields)}{f' (perhaps {near[0]})' if near else ''}"
+                raise InvalidInput("policy field", name, expected) from None
             raise InvalidInput(f"policy field {name}", first.get("input"), expected_by(first)) from None
         policy._check_limits()
         return policy

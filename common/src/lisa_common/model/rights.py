@@ -87,6 +87,7 @@ ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
         registry="evalsha hget hmget hsetnx",
+        managers="zcard",
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
@@ -115,6 +116,7 @@ ROLES = {
         registry="hmget",
         workers="hdel hset",
         wishes="hget",
+        managers="zcard",
         on={
             "waiting": "zadd zcount zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -145,7 +147,7 @@ ROLES = {
         idle="hdel hgetall hmget hset",
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
-        managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
+        managers="pexpire zadd zcard zrange zremrangebyrank zremrangebyscore",
         workers="hdel hgetall",
         wishes="hdel hgetall hset",
         schedules="hdel hgetall",

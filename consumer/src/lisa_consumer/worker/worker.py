@@ -22,6 +22,8 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
+from lisa_common.observing.manager_watch import ManagerWatch
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
@@ -353,8 +355,10 @@ class Worker(DeclaresSchedules, Pausable):
                 *(self.name, self._core.group, ", ".join(names)),
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
-            declared = self._declared(renewing, settings.prefix)
-            async with declared, Presence(renewing, self._core).shown(), discovery.running(once=burst):
+            watch = ManagerWatch(lambda: renewing.run(find_absence(settings.prefix)))
+            self.health.remarks = [lambda: watch.absence]
+            declared, shown = self._declared(renewing, settings.prefix), Presence(renewing, self._core).shown()
+            async with declared, shown, watch.running(), discovery.running(once=burst):
                 with self._pausing(life):
                     async with Oversight(renewing, self._core, life, self, settings).shown():
                         await life.run()

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import PING, Flow
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
@@ -331,7 +332,17 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
             roles = await judge_roles(self._connection, self._prefix)
         except LisaError as error:
             roles = [f"what users may do cannot be checked: {error}"]
-        return replace(health, roles=roles)
+        findings, hints = list[str](), list[str]()
+        # A user may know one of them only, and of a Cluster a node may be away.
+        with suppress(LisaError):
+            hints = list(filter(None, [await self.missing_manager()]))
+            if await self.topics():
+                findings, hints = hints, []
+        return replace(health, findings=[*health.findings, *findings], roles=roles, hints=hints)
+
+    async def missing_manager(self) -> str:
+        """See `Admin.missing_manager`."""
+        return await self._run(find_absence(self._prefix))
 
     async def server_facts(self) -> ServerFacts:
         """See `Admin.server_facts`."""

@@ -13,6 +13,7 @@ from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
@@ -418,6 +419,10 @@ class Admin(ObservingAdmin, Closing):
     def doctor(self) -> Health:
         """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
         return self._at_all_nodes(AsyncAdmin.doctor)
+
+    def missing_manager(self) -> str:
+        """Returns one line with the command to run if no manager runs; "" if one does, or if the user may not know."""
+        return self._run(find_absence(self._prefix))
 
     def server_facts(self) -> ServerFacts:
         """Version, memory, clients and clock of the server, or of each node, and the managers that lately lived."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from rich.console import Console, Group, RenderableType
@@ -38,6 +39,8 @@ class Reading:
     """The monotonic clock, in seconds."""
     statuses: Sequence[TopicStatus]
     traffic: Sequence[TopicTraffic]
+    absence: str
+    """One line if no manager runs."""
     rates: Rates = field(default_factory=Rates)
     history: Sequence[Rates] = ()
     """The rates of the latest readings, this one last."""
@@ -75,6 +78,7 @@ class Reader:
         """Reads once. Raises LisaError if another reading would fail as well, for example for an unknown topic."""
         try:
             statuses, traffic = self._admin.status(self._topic), self._admin.traffic(self._topic)
+            absence = self._admin.missing_manager()
         except OF_THE_SERVER as error:
             if isinstance(error, _HOPELESS):
                 raise
@@ -84,7 +88,7 @@ class Reader:
         ordered = unhealthy_first(statuses)
         rates = _rates(self.reading, traffic, moment)
         history = (*(self.reading.history if self.reading else ()), rates)[-_REMEMBERED:]
-        self.reading = Reading(at, moment, ordered, traffic, rates, history)
+        self.reading = Reading(at, moment, ordered, traffic, absence, rates, history)
         self.error, self.silent_since = None, at
 
     def complaint(self, now: datetime) -> str:
@@ -125,6 +129,8 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
     if reading is not None:
         if complaint:
             lines.append(Text(f"as of {_clock(reading.at)}:", style="yellow"))
+        if reading.absence:
+            lines += [Text(line, style="bold red") for line in wrap(shown(reading.absence), width)]
         # The last line stays free: a screen that is full to its last column scrolls.
         room = height - len(lines) - 1
         lines += _rows(fit(listings(reading.statuses, reading.rates, reading.history), room), width)
