@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -83,28 +84,36 @@ def _database(user: str, scheme: str) -> Iterator[tuple[Database, Path, int]]:
 @contextmanager
 def postgresql() -> Iterator[Database]:
     """A PostgreSQL of one's own."""
-    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), default=None)
+    if programs is None:
+        pytest.skip("no postgresql on this machine")
     with _database("postgres", "postgresql+psycopg://postgres@127.0.0.1:{port}/postgres") as (database, home, port):
         data = str(home / "data")
-        database.make(str(programs / "initdb"), "-D", data, "-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C")
+        database.make(
+            str(programs / "initdb"), "-D", data, "-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C"
+        )
         sockets = str(home)
-        database.start(str(programs / "postgres"), "-D", data, "-p", str(port), "-k", sockets, "-c", "max_connections=200")
+        database.start(
+            str(programs / "postgres"), "-D", data, "-p", str(port), "-k", sockets, "-c", "max_connections=200"
+        )
         yield database
 
 
 @contextmanager
 def mariadb() -> Iterator[Database]:
     """A MariaDB of one's own."""
+    if not shutil.which("mariadb-install-db"):
+        pytest.skip("no mariadb-server on this machine")
     with _database("mysql", "mysql+pymysql://lisa@127.0.0.1:{port}/test?charset=utf8mb4") as (database, home, port):
         data, user = str(home / "data"), "mysql" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         options = ["--no-defaults", f"--datadir={data}"]
-        database.make("mariadb-install-db", *options, f"--auth-root-authentication-method=normal", f"--user={user}")
+        database.make("mariadb-install-db", *options, "--auth-root-authentication-method=normal", f"--user={user}")
         first = home / "first.sql"
         first.write_text("CREATE DATABASE IF NOT EXISTS test;CREATE USER IF NOT EXISTS lisa;GRANT ALL ON *.* TO lisa;")
         first.chmod(0o644)
         server = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
         database.start(
             *(server, *options, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={home / 'socket'}"),
-            *(f"--pid-file={home / 'pid'}", f"--init-file={first}", "--skip-grant-tables=0"),
+            *(f"--pid-file={home / 'pid'}", f"--init-file={first}"),
         )
         yield database

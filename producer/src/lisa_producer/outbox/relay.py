@@ -9,6 +9,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ class _Topic:
 class _Claim:
     """The first rows of a topic, while a lease on it lasts; times are of the monotonic clock."""
 
-    rows: list[Row]
+    rows: Sequence[Row]
     until: float
     tried: float
     """Since when the rows that are not done may have been sent."""
@@ -203,7 +204,7 @@ class Relay(Closing):
         # of what that command withdrew.
         tried = read_at - max(0, int(tried_ms or 0) - 1) / 1000
         until = asked + self._lease_ms / 1000
-        return _Claim([Row(*row, read_at=read_at) for row in found], until=until, tried=tried)
+        return _Claim([Row(*row, read_at) for row in found], until, tried)
 
     def _carry_out(self, name: str, claim: _Claim) -> LisaError | None:
         """Carries out the rows of a claim in order, until one fails; returns its error.

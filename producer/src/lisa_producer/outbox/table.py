@@ -99,7 +99,7 @@ def dialect_of(name: str, paramstyle: Any = "pyformat") -> Dialect:
 def ddl(dialect: str) -> list[str]:
     """The statements that create the tables, for "postgresql", "mysql", "mariadb" or "sqlite"."""
     known = dialect_of(dialect)
-    elements = [
+    elements: list[Any] = [
         element
         for table in METADATA.sorted_tables
         for element in (CreateTable(table), *(CreateIndex(index) for index in table.indexes))

@@ -125,9 +125,7 @@ class Outbox:
         due = new_due(delay, at)
         self._write(connection, "reschedule", check_name("topic", topic), {"message_id": check_id(id), "due": due})
 
-    def _write(
-        self, connection: Any, command: str, topic: str, row: dict[str, Any], *, is_shared: bool = True
-    ) -> None:
+    def _write(self, connection: Any, command: str, topic: str, row: dict[str, Any], *, is_shared: bool = True) -> None:
         execute, dialect = _executor(connection)
         if dialect == "postgresql" and is_shared:
             # The row's id is assigned before the commit: without it, a row could come before one that committed first.
