@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from sqlalchemy import Engine, create_engine
 
-from lisa_common.model.keys import topics_key
-from lisa_common.model.policy import Policy
+from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
 from lisa_producer.outbox import Relay
 from lisa_producer.outbox.table import METADATA
@@ -84,10 +82,11 @@ def relays(settings: ProducerSettings) -> Iterator[Callable[..., Relay]]:
 
 
 @pytest.fixture
-def declare(client: redis.Redis, prefix: str) -> Callable[..., None]:
+def declare(settings: ProducerSettings) -> Callable[..., object]:
     """Declares a topic with a policy: `declare("orders", max_messages=5)`."""
 
     def declare(topic: str = "orders", **fields: Any) -> None:
-        client.hset(topics_key(prefix), topic, Policy.of(fields).dump())
+        with Admin(settings=ManagerSettings(redis_url=settings.redis_url, prefix=settings.prefix)) as admin:
+            admin.create_topic(topic, **fields)
 
     return declare

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Engine, case, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
 from lisa_common.client.closing import Closing
 from lisa_common.errors import InvalidInput, LisaError, QueueFull
+from lisa_common.escaping import named_text
 from lisa_common.logs import event
 from lisa_common.validation import check_int, duration_ms
 from lisa_producer.client import Producer
@@ -98,7 +99,6 @@ class Relay(Closing):
         if not isinstance(engine, Engine):
             raise InvalidInput("engine", engine, "an Engine of SQLAlchemy, none of asyncio")
         self._engine = engine
-        self._reader = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._most_rows = check_int("rows", rows, 1, 10_000)
         self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
         self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=3_600)
@@ -123,7 +123,7 @@ class Relay(Closing):
         while not self._stopped:
             try:
                 relayed = self.relay_once()
-            except SQLAlchemyError as error:
+            except Exception as error:  # noqa: BLE001 - SQLAlchemy passes on some errors of drivers as they are
                 self._note_problem(error)
                 failures += 1
                 wait_s = _RETRY.compute(failures)
@@ -151,7 +151,7 @@ class Relay(Closing):
     def relay_once(self) -> int:
         """Relays the first rows of each topic. Returns how many were sent, or set aside.
 
-        A topic that Redis does not take waits, and is logged. Raises SQLAlchemyError.
+        A topic that Redis does not take waits, and is logged. Raises the errors of the database.
         """
         relayed, name = 0, ""
         while not self._stopped and (name := self._find_topic_after(name)):
@@ -166,7 +166,7 @@ class Relay(Closing):
 
     def _find_topic_after(self, name: str) -> str:
         """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
-        with self._reader.connect() as connection:
+        with self._engine.connect() as connection:
             return connection.scalar(_NEXT_TOPIC.where(ROWS.c.topic > name)) or ""
 
     def _claim(self, name: str, rows: int) -> _Claim | None:
@@ -318,8 +318,8 @@ class Relay(Closing):
             fields = event("outbox_waits", topic=name, error=str(failure))
             logger.warning("the outbox does not relay to %s: %s", name, failure, extra=fields)
 
-    def _note_problem(self, error: SQLAlchemyError) -> None:
-        reason = f"database: {getattr(error, 'orig', None) or error}"
+    def _note_problem(self, error: Exception) -> None:
+        reason = f"database: {named_text(getattr(error, 'orig', None) or error)}"
         if reason != self._problem:
             logger.warning("the outbox relays nothing: %s", reason, extra=event("outbox_waits", error=reason))
         self._problem = reason
