@@ -272,7 +272,7 @@ def test_the_database_may_go_away(
 
 
 def test_several_relays_keep_the_order(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
-    """Each id is sent, cancelled and sent again, while three relays are at work; each topic is one relay's at a time."""
+    """Each id is sent, cancelled and sent again, while three relays are at work."""
     outbox = Outbox()
     ids = [f"order-{n}" for n in range(60)]
     with running(*(relays(engine, rows=7) for _ in range(3))):

@@ -1,25 +1,23 @@
 """`lisa-producer outbox run | ddl | status`. The outbox is an extra, which is imported when a command needs it."""
 
 import asyncio
+import logging
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, sub_commands, with_settings
-from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.escaping import named_text
+from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from lisa_producer.outbox.relay import Relay
 
 __all__ = ["add_outbox"]
+
+logger = logging.getLogger(__name__)
 
 Database = Annotated[
     str,
@@ -46,9 +44,10 @@ def run(
 ) -> None:
     """Relays rows to Redis until SIGTERM. Any number of relays may run at once; there is no leader."""
     from lisa_producer.outbox import Relay  # noqa: PLC0415
+    from lisa_producer.outbox.engine import opened  # noqa: PLC0415
 
     with (
-        _engine(database) as engine,
+        opened(database) as engine,
         Relay(engine, settings=settings, rows=rows, poll=poll_s, lease=lease_s) as relay,
     ):
         asyncio.run(_run(relay))
@@ -61,6 +60,7 @@ async def _run(relay: "Relay") -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, relay.stop)
     beating = asyncio.create_task(health.run())
+    logger.info("relay serves the outbox", extra=event("outbox_served"))
     try:
         await asyncio.to_thread(relay.run)
     finally:
@@ -79,15 +79,11 @@ def print_ddl(
 
 def status(*, database: Database, json: JsonFlag = False) -> None:
     """Counts the rows that wait, and those that were set aside; exits with 1 if any was set aside."""
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
-
+    from lisa_producer.outbox.engine import opened  # noqa: PLC0415
     from lisa_producer.outbox.relay import read_backlog  # noqa: PLC0415
 
-    with _engine(database) as engine:
-        try:
-            backlog = read_backlog(engine)
-        except SQLAlchemyError as error:
-            raise LisaError(f"cannot read the outbox: {getattr(error, 'orig', None) or error}") from None
+    with opened(database) as engine:
+        backlog = read_backlog(engine)
     if json:
         found = {"waiting": backlog.waiting, "oldest_s": backlog.oldest_s, "set_aside": backlog.set_aside}
         print_json(found)
@@ -95,25 +91,3 @@ def status(*, database: Database, json: JsonFlag = False) -> None:
         say(f"waiting {backlog.waiting}, the oldest for {backlog.oldest_s:.3f} s; set aside {backlog.set_aside}")
     if backlog.set_aside:
         raise typer.Exit(EXIT_WRONG)
-
-
-@contextmanager
-def _engine(database: str) -> Iterator["Engine"]:
-    """An engine for a URL. Raises InvalidInput, and MissingExtra without SQLAlchemy."""
-    import lisa_producer.outbox  # noqa: F401, PLC0415 - says which packages are missing
-
-    from sqlalchemy import create_engine  # noqa: PLC0415 - the extra
-    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
-
-    try:
-        engine = create_engine(database, pool_pre_ping=True)
-    except (ArgumentError, ModuleNotFoundError) as error:
-        # The URL may hold a password.
-        expected = (
-            f"SQLAlchemy's URL of a database whose driver is installed ({named_text(error).replace(database, '…')})"
-        )
-        raise InvalidInput("database", "…", expected) from None
-    try:
-        yield engine
-    finally:
-        engine.dispose()
