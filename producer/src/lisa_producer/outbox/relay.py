@@ -204,7 +204,7 @@ class Relay(Closing):
         # of what that command withdrew.
         tried = read_at - max(0, int(tried_ms or 0) - 1) / 1000
         until = asked + self._lease_ms / 1000
-        return _Claim([Row(*row, read_at=read_at) for row in map(tuple, found)], until, tried)
+        return _Claim([Row._make((*row, read_at)) for row in found], until, tried)
 
     def _carry_out(self, name: str, claim: _Claim) -> LisaError | None:
         """Carries out the rows of a claim in order, until one fails; returns its error.
