@@ -33,7 +33,7 @@ def servers() -> Iterator[Callable[[str], Database]]:
 
 @contextmanager
 def _opened(url: str) -> Iterator[Engine]:
-    engine = create_engine(url)
+    engine = create_engine(url, pool_pre_ping=True)
     METADATA.drop_all(engine)
     METADATA.create_all(engine)
     try:

@@ -264,7 +264,6 @@ def test_the_database_may_go_away(
         database.kill()
         wait_until(lambda: relay.problem, 20)
         database.start()
-        engine.dispose()
         with engine.begin() as connection:
             ids += [outbox.send(connection, "orders", 1, delay=600) for _ in range(50)]
         wait_until(lambda: count(engine) == 0, 30)
