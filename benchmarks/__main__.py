@@ -16,14 +16,14 @@ from types import FrameType
 from benchmarks.bench import Bench
 from benchmarks.charts import draw
 from benchmarks.measurements import Part, Ratios
-from benchmarks.readme import rewrite, section
+from benchmarks.readme import rewrite, section, summary
 from benchmarks.report import parts_text, verdicts_text
 from benchmarks.store import RESULTS, load_parts, save_part
 from benchmarks.targets import judge
 from benchmarks.workloads import WORKLOADS
 from lisa_common.collector import spare_collector
 
-_README = Path(__file__).parents[1] / "README.md"
+_ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
@@ -56,7 +56,8 @@ def main() -> None:
         print("\na quick run shows that everything works; its figures mean nothing")
     elif not names:
         draw(ratios, RESULTS)
-        rewrite(_README, section(ratios, verdicts))
+        rewrite(_ROOT / "README.md", summary(ratios))
+        rewrite(_ROOT / "docs/benchmarks.md", section(ratios, verdicts))
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -67,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", default="", help=f"parts to run, of {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of what is not bound by time (default: 5)")
-    parser.add_argument("--report", action="store_true", help="measure nothing: what is kept, and the README from it")
+    parser.add_argument("--report", action="store_true", help="measure nothing: what is kept, and the pages from it")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the size, one round, nothing kept")
     options = parser.parse_args()
     if unknown := set(options.only.replace(",", " ").split()) - set(WORKLOADS):

@@ -21,7 +21,7 @@ _GROUP = "billing"
 
 
 def yardstick(client: "redis.Redis", bodies: Sequence[str]) -> float:
-    """Writes bodies, each with its place in a sorted set. Result: messages per second. Leaves an empty database."""
+    """Writes bodies, each with its place in a sorted set. Returns messages per second. Leaves an empty database."""
     due_ms = time.time() * 1000 + HOUR_MS
     began = time.perf_counter()
     with client.pipeline(transaction=False) as pipe:
@@ -37,7 +37,7 @@ def yardstick(client: "redis.Redis", bodies: Sequence[str]) -> float:
 
 
 def load_bare(client: "redis.Redis") -> dict[str, str]:
-    """Loads the scripts in `bare/`. Result: their digests, by name."""
+    """Loads the scripts in `bare/`. Returns their digests, by name."""
     return {path.stem: str(client.script_load(path.read_text("utf-8"))) for path in _SCRIPTS.glob("*.lua")}
 
 
@@ -50,7 +50,7 @@ class Bare:
         self._shas = load_bare(client)
 
     def schedule(self, bodies: Sequence[str], *, delay_ms: int, batch: int = BATCH) -> float:
-        """Schedules bodies. Result: messages per second."""
+        """Schedules bodies. Returns messages per second."""
         began = time.perf_counter()
         for at in range(0, len(bodies), batch):
             arguments: list[str | int] = []
@@ -60,7 +60,7 @@ class Bare:
         return len(bodies) / (time.perf_counter() - began)
 
     def drain(self, messages: int) -> float:
-        """Promotes, reads, fetches, acks and trims these messages, all of them due. Result: messages per second."""
+        """Promotes, reads, fetches, acks and trims these messages, all of them due. Returns messages per second."""
         self._client.xgroup_create("ready", _GROUP, "0", mkstream=True)
         began = time.perf_counter()
         done = 0

@@ -211,7 +211,7 @@ class Host:
             raise ProcessEnded(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
 
     def take_stamps(self, messages: int, *, timeout: float) -> list[Stamp]:
-        """Waits for so many handled messages, or until the timeout. Result: their stamps, which are then forgotten."""
+        """Waits for so many handled messages, or until the timeout. Returns their stamps, which are then forgotten."""
 
         def done() -> bool:
             self._check()

@@ -18,7 +18,7 @@ _LISA, _PEER, _BASELINE = "#c0392b", "#8da0b3", "#d9d2c5"
 
 
 def draw(ratios: Ratios, directory: Path) -> list[Path]:
-    """Draws the charts for which there are results. Result: the files."""
+    """Draws the charts for which there are results. Returns the files."""
     mpl.use("Agg")
     files = []
     charts: dict[str, Callable[[Ratios], Figure]] = {"throughput": _throughput, "lag": _lag, "growth": _growth}

@@ -39,7 +39,7 @@ GENTLE = Case(topics=1, messages=1_500, sending_s=6, delay_s=(1, 3), whole_s=Tru
 
 
 def pace(case: Case, send: Send) -> float:
-    """Sends the load of a case. Result: the seconds by which it was behind at the end."""
+    """Sends the load of a case. Returns the seconds by which it was behind at the end."""
     chance = random.Random(1)
     ticks = max(1, round(case.sending_s / _TICK_S))
     began = time.monotonic()

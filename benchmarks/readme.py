@@ -1,4 +1,4 @@
-"""The README's section on speed, from the results. Pure, but for `rewrite`."""
+"""The pages' sections on speed, from the results. Pure, but for `rewrite`."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,18 +8,45 @@ from benchmarks.peers import PEERS
 from benchmarks.report import figure
 from benchmarks.targets import Verdict
 
-__all__ = ["rewrite", "section"]
+__all__ = ["rewrite", "section", "summary"]
+
+_PEERS_HEAD = ("peer", "schedule", "drain", "lag p50", "lag p99", "early by", "memory")
+_PEERS_LEGEND = (
+    "Schedule and drain are messages/s over the yardstick's. Lags are ms, at 250 messages/s with whole seconds of",
+    "delay; negative ones are early. Memory is bytes of Redis for a waiting message.",
+)
+_YARDSTICK = "The yardstick is redis-py pipelining `SET` and `ZADD` of the same 200-byte bodies, in batches of 500."
+_FASTEST = 5
+"""Peers of the summary."""
 
 _BEGIN, _END = "<!-- benchmarks: written by make bench -->", "<!-- end of benchmarks -->"
 
 
-def rewrite(readme: Path, text: str) -> None:
+def rewrite(page: Path, text: str) -> None:
     """Replaces the section of a page; raises ValueError for a page without one."""
-    before, begin, rest = readme.read_text("utf-8").partition(_BEGIN)
+    before, begin, rest = page.read_text("utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{readme}: the lines {_BEGIN!r} and {_END!r} are needed around the section")
-    readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", "utf-8")
+        raise ValueError(f"{page}: the lines {_BEGIN!r} and {_END!r} are needed around the section")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", "utf-8")
+
+
+def summary(ratios: Ratios) -> str:
+    """Markdown for the README: Lisa beside the fastest peers; raises KeyError if a part was not measured."""
+    lines = [
+        f"On {_place(ratios)}, on one machine; medians.",
+        _YARDSTICK,
+        "",
+        *_table(_PEERS_HEAD, list(_peers(ratios))[: 1 + _FASTEST]),
+        "",
+        *_PEERS_LEGEND,
+        "",
+        "![Throughput](benchmarks/results/throughput.png)",
+        "",
+        "[All figures](docs/benchmarks.md), also of the targets that Lisa misses. `make bench` measures them again.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
@@ -28,26 +55,30 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
     held = sum(verdict.holds is True for verdict in verdicts)
     missed = [verdict.target.what for verdict in verdicts if verdict.holds is False]
     lines = [
-        f"On {about['cores']} cores, with {about['server']} and Python {about['python']}, on one machine; medians.",
-        "The yardstick is redis-py pipelining `SET` and `ZADD` of the same 200-byte bodies, in batches of 500.",
+        f"On {_place(ratios)}, on one machine; medians.",
+        _YARDSTICK,
         *_busy(float(about["load"]), int(about["cores"])),
         "",
         *_table(("Lisa", "messages/s", "over the yardstick"), _lisa(ratios)),
         "",
-        *_table(("peer", "schedule", "drain", "lag p50", "lag p99", "early by", "memory"), _peers(ratios)),
+        *_table(_PEERS_HEAD, _peers(ratios)),
         "",
-        "Schedule and drain are messages/s over the yardstick's. Lags are ms, at 250 messages/s with whole seconds of",
-        "delay; negative ones are early. Memory is bytes of Redis for a waiting message.",
-        "[How each was run](benchmarks/README.md#peers), [all rounds](benchmarks/results).",
+        *_PEERS_LEGEND,
+        "[How each was run](../benchmarks/README.md#peers), [all rounds](../benchmarks/results).",
         "",
-        "![Throughput](benchmarks/results/throughput.png)",
-        "![Lag](benchmarks/results/lag.png)",
+        "![Throughput](../benchmarks/results/throughput.png)",
+        "![Lag](../benchmarks/results/lag.png)",
         "",
         f"Of {len(verdicts)} targets, {held} hold.",
     ]
     if missed:
         lines += ["These do not:", "", *_table(("target", "limit", "measured"), _missed(verdicts))]
     return "\n".join([*lines, "", "`make bench` measures all of this again, in less than half an hour.", ""])
+
+
+def _place(ratios: Ratios) -> str:
+    about = ratios.parts["bulk"].about
+    return f"{about['cores']} cores, with {about['server']} and Python {about['python']}"
 
 
 def _busy(load: float, cores: int) -> list[str]:

@@ -63,7 +63,7 @@ class RunningPeer:
         raise PeerFailed("its producer has ended; its error is above")
 
     def steady(self, case: Case) -> list[float]:
-        """Sends a steady load. Result: lags in ms."""
+        """Sends a steady load. Returns lags in ms."""
         self.order(**asdict(case))
         return lags_of(self.host.take_stamps(case.messages, timeout=case.delay_s[1] + LATEST_S))
 

@@ -118,7 +118,7 @@ class _Bench:
             producer.send_many("orders", messages, on_result=lambda _: None)
 
     def stream(self) -> float:
-        """Reads all ready messages as a stream. Result: seconds from the query's first trigger."""
+        """Reads all ready messages as a stream. Returns seconds from the query's first trigger."""
         reader = self.spark.readStream.format("lisa").options(url=self.url, topic="orders", group="spark")
         frame = reader.option("maxRows", self.rows // 2).option("partitionRows", self.rows // 4).load()
         with tempfile.TemporaryDirectory() as checkpoint:

@@ -72,7 +72,7 @@ class Play(ABC):
 
     @abstractmethod
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
-        """Stops all programs, and makes up the ledger. Result: whether it balances, and its lines."""
+        """Stops all programs, and makes up the ledger. Returns whether it balances, and its lines."""
 
     def all_sent(self) -> bool:
         """Whether nothing more is sent: the source has ended."""

@@ -17,6 +17,7 @@
 -- ARGV[8] group      text    only copies of this group; empty for all
 -- ARGV[9] reason     text    only copies whose failure has this reason; empty for all
 -- ARGV[10] body      flag    whether records come with their bodies
+-- ARGV[11] newest    flag    whether the page goes backwards: then the first point is not part of it, and the last is
 -- returns  { 1 if the last point was reached, flat { member, score, record, failure }, the last member examined, its
 --          score }; a record or failure may be missing
 --@include failure, record
@@ -55,12 +56,34 @@ local function is_selected(copy_group, value)
   return reason == '' or (read_failure(value) or {}).reason == reason
 end
 
-local first = rank_of_point()
-local rows = redis.call('ZRANGE', set, first, first + limit - 1, 'WITHSCORES')
+-- Flat { member, score } from the first point on.
+local function read_rows()
+  local first = rank_of_point()
+  if not newest then
+    return redis.call('ZRANGE', set, first, first + limit - 1, 'WITHSCORES')
+  elseif first == 0 then
+    return {}
+  end
+  local forward = redis.call('ZRANGE', set, math.max(0, first - limit), first - 1, 'WITHSCORES')
+  local rows = {}
+  for i = #forward - 1, 1, -2 do
+    rows[#rows + 1] = forward[i]
+    rows[#rows + 1] = forward[i + 1]
+  end
+  return rows
+end
+
+-- Whether a member lies behind the last point.
+local function is_behind(name, at)
+  local is_lower = at < end_score or (at == end_score and comes_before(name, end_member))
+  return is_lower == newest
+end
+
+local rows = read_rows()
 local page, bytes = {}, 0
 for i = 1, #rows, 2 do
   local name, at = rows[i], tonumber(rows[i + 1])
-  if at > end_score or (at == end_score and not comes_before(name, end_member)) then
+  if is_behind(name, at) then
     return { 1, page, '', '' }
   end
   local copy_group, id, failure = '', name, false

@@ -1,5 +1,5 @@
 -- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first, as
--- far as the topic's door lets them pass. What has no slot of its key is parked instead. Removes before it adds, so that a
+-- far as the topic's door lets them pass. A message whose key has no free slot is parked instead. Removes before it adds, so that a
 -- full server still drains.
 --
 -- KEYS[1] waiting    zset    message id -> due ms

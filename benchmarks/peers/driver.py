@@ -42,7 +42,7 @@ def serve(opened: AbstractAsyncContextManager[Send]) -> None:
 
 
 def _bulk(runner: asyncio.Runner, send: Send, *, messages: int, due_s: float) -> float:
-    """Sends messages that are due at one instant. Result: messages per second."""
+    """Sends messages that are due at one instant. Returns messages per second."""
     body = body_of(due_s)
     began = time.perf_counter()
     for at in range(0, messages, BATCH):
@@ -51,7 +51,7 @@ def _bulk(runner: asyncio.Runner, send: Send, *, messages: int, due_s: float) ->
 
 
 def _steady(runner: asyncio.Runner, send: Send, case: Case) -> float:
-    """Sends a steady load to one queue. Result: the seconds by which it was behind at the end."""
+    """Sends a steady load to one queue. Returns the seconds by which it was behind at the end."""
 
     def send_now(_: int, delays: Sequence[float]) -> None:
         dues = [time.time() + delay for delay in delays]

@@ -61,7 +61,7 @@ def main(url: str, messages: int, rounds: int) -> None:
 
 
 def _measure(variant: str, url: str, bodies: list[str]) -> tuple[float, float]:
-    """One turn. Result: µs for each message, of the send and of the drain."""
+    """One turn. Returns µs for each message, of the send and of the drain."""
     with ExitStack() as stack:
         for metrics in _METRICS:
             metrics.on = variant == "metrics"

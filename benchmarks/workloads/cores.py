@@ -32,7 +32,7 @@ def cores(bench: Bench) -> None:
 
 
 def _send(host: Host, count: int, messages: int) -> tuple[float, float]:
-    """Result: messages per second of all producers, and the server's processor time over that time."""
+    """Returns messages per second of all producers, and the server's processor time over that time."""
     command = [sys.executable, "-m", "benchmarks.programs.sender", str(messages // count)]
     senders = [host.start(command, says="ready") for _ in range(count)]
     used_s = host.cpu_s()

@@ -35,7 +35,7 @@ class Drain:
     """The server's processor time from the instant to the end, over that time, in the latest round of workers."""
 
     def plain(self) -> float:
-        """By the plain consumer, in this process. Result: messages per second."""
+        """By the plain consumer, in this process. Returns messages per second."""
 
         def consume(_: float) -> float:
             done = 0
@@ -50,7 +50,7 @@ class Drain:
         return self._timed(consume)
 
     def by_workers(self) -> float:
-        """By workers that run. Result: messages per second."""
+        """By workers that run. Returns messages per second."""
 
         def wait(due_s: float) -> float:
             wait_until(lambda: time.time() >= due_s, _PATIENCE_S)
@@ -77,7 +77,7 @@ class Drain:
         raise RuntimeError(f"in {_TRIES} tries, scheduling took longer than foreseen")
 
     def _schedule(self) -> float:
-        """Sends all messages. Result: the instant at which all are due."""
+        """Sends all messages. Returns the instant at which all are due."""
         due_s = round(time.time() + 0.5 + 1.5 * self.messages / self.rate, 3)
         due, body = datetime.fromtimestamp(due_s, UTC), body_of(due_s)
         began = time.time()

@@ -19,7 +19,7 @@ LATEST_S = 30.0
 
 
 def run_case(host: Host, case: Case, topics: Sequence[str]) -> list[float]:
-    """Sends through Lisa to topics that a worker reads. Result: lags in ms; negative ones are early."""
+    """Sends through Lisa to topics that a worker reads. Returns lags in ms; negative ones are early."""
     with Producer(host.url) as producer:
 
         def send(topic: int, delays: Sequence[float]) -> None:

@@ -17,7 +17,7 @@ _TURN = 250
 def send_many(
     host: Host, topic: str, bodies: list[str], delay_s: float = HOUR_S, *, of: Callable[[Iterable[Message]], Any] = iter
 ) -> float:
-    """Sends bodies by one `send_many`, of an iterator or, with `of=list`, of a list. Result: messages per second."""
+    """Sends bodies by one `send_many`, of an iterator or, with `of=list`, of a list. Returns messages per second."""
     with Producer(host.url) as producer:
         producer.send(
             topic, bodies[0], delay=delay_s

@@ -44,7 +44,7 @@ class _Stage:
         self._gates: list[str] = []
 
     def play(self, console: Console) -> bool:
-        """Plays the day, and prints the ledger. Result: whether it balances."""
+        """Plays the day, and prints the ledger. Returns whether it balances."""
         self._start()
         console.print(f"New York, {self._day}: two gateways, gates in Python, curl and Node where there is one")
         console.print(f"look at http://{self._gateways[1]}/dashboard/ while it lasts")

@@ -67,6 +67,7 @@ _PAGES = {
     "message": "message?topic=baggage&id=bag-0000000004",
     "lateness": "lateness",
     "capacity": "capacity",
+    "workers": "workers",
     "schedules": "schedules",
     "schedule": "schedule?topic=reports&name=nightly-report",
     "server": "server",

@@ -9,7 +9,7 @@ from chaos.topics import LETTERS, PREFIX, RESHARDED, RETURNED
 from lisa_common.client.connection import Connection
 from lisa_common.model.death import read_deaths
 from lisa_common.model.failure import read_failure
-from lisa_common.model.keys import ShardKeys, copy_of, history_key, managers_key, split_copy, topics_key
+from lisa_common.model.keys import ShardKeys, copy_of, history_key, managers_key, split_copy, topics_key, workers_key
 from lisa_common.model.record import unpack_record
 from lisa_common.model.sharding import Layout
 from lisa_manager.admin.check import check
@@ -107,7 +107,7 @@ def audit(room: Room, connection: Connection, topic: str) -> int:
 
 def keys_left(room: Room, topics: Collection[str]) -> set[str]:
     """Promise 11: the keys that a drained run should not have any more."""
-    allowed = {topics_key(PREFIX), managers_key(PREFIX)}
+    allowed = {topics_key(PREFIX), managers_key(PREFIX), workers_key(PREFIX)}
     for topic in topics:
         # What managers sample, which expires by itself.
         allowed.add(history_key(PREFIX, topic))

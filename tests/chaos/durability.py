@@ -106,7 +106,7 @@ def _left(server: Server) -> set[str]:
 def _load(
     tier: Tier, url: str, dice: random.Random, crash: Callable[[], object], *, least_s: float = _LEAST_S
 ) -> dict[str, float]:
-    """Load, and a crash during it. Result: confirmed id → seconds from its confirmation to the crash."""
+    """Load, and a crash during it. Returns confirmed id → seconds from its confirmation to the crash."""
     with sending(url, tier.confirm) as confirmed:
         wait_until(lambda: len(confirmed) > _BATCH)
         end = now() + least_s + dice.uniform(0, _MORE_S)

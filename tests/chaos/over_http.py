@@ -44,7 +44,7 @@ class Gateways:
         return True
 
     def call(self, method: str, path: str, document: Any = None) -> tuple[int, Any]:
-        """Makes a request with JSON. Result: status and document. Raises what its problem stands for."""
+        """Makes a request with JSON. Returns status and document. Raises what its problem stands for."""
         kind = "application/json"
         # Escapes are ASCII, but ids may hold what UTF-8 cannot encode.
         body = None if document is None else json.dumps(document, allow_nan=False).encode()

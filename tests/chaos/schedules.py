@@ -206,7 +206,7 @@ def torment(
     *,
     more: Sequence[Fault] = (),
 ) -> Changes:
-    """Runs managers, authors and faults; then leaves the managers alone for a while. Result: the changes.
+    """Runs managers, authors and faults; then leaves the managers alone for a while. Returns the changes.
 
     `more` are faults of the server: every fifth turn is for one of them.
     """

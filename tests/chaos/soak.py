@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from chaos.history import now
 from chaos.programs.soaking import GROUP, TOPIC
-from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.keys import ShardKeys, topics_key, workers_key
 from lisa_common.model.policy import Policy
 from support.engines import own_binary
 from support.processes import Process
@@ -185,7 +185,7 @@ class _Bench:
         keys = {key.decode() for key in self.client.scan_iter(count=1_000)}
         if self.client.xlen(_KEYS.of("ready")) == 0:
             keys.discard(_KEYS.of("ready"))
-        return sorted(keys - {topics_key(_PREFIX)})
+        return sorted(keys - {topics_key(_PREFIX), workers_key(_PREFIX)})
 
     def is_empty(self) -> bool:
         """Whether all messages are handled; ids may still be known."""
@@ -220,7 +220,7 @@ def soak(options: Options, say: Callable[[str], object] = lambda _: None) -> Soa
 
 
 def _load(bench: _Bench, result: Soak) -> int:
-    """Sends, and waits until all is handled. Result: the server's peak memory, in bytes."""
+    """Sends, and waits until all is handled. Returns the server's peak memory, in bytes."""
     options, began = bench.options, now()
     producer = bench.send(_WARM_MESSAGES, _WARM_MESSAGES + options.messages)
     # It grows while it starts.
@@ -239,7 +239,7 @@ def _load(bench: _Bench, result: Soak) -> int:
 
 
 def _until_back(bench: _Bench, result: Soak, base: int) -> int:
-    """Waits until the server has forgotten all messages. Result: its memory then, in bytes."""
+    """Waits until the server has forgotten all messages. Returns its memory then, in bytes."""
     options, window_over = bench.options, now() + bench.options.window_s
 
     def is_back() -> bool:

@@ -288,12 +288,21 @@ async def test_garbage_is_listed_replayed_and_purged(admin: Any, busy: Queue) ->
     assert await admin.count_garbage("orders") == 0
 
 
-@pytest.mark.parametrize("fields", [{"group": "a b"}, {"reason": "nak"}, {"older_than": -1}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"group": "a b"}, {"reason": "nak"}, {"older_than": -1}, {"since": -1}, {"error": 1}, {"release": 1}],
+)
 def test_filters_refuse_what_selects_nothing(fields: dict[str, Any]) -> None:
     """Before anything is asked or changed."""
     [name] = fields
     with pytest.raises(InvalidInput, match=f"{name} must be"):
         GarbageFilter(**fields)
+
+
+def test_a_filter_of_no_time_is_refused() -> None:
+    """What died within an hour cannot have died longer ago."""
+    with pytest.raises(InvalidInput, match="since must be longer than older_than, 3600; got 60"):
+        GarbageFilter(since=60, older_than=3600)
 
 
 async def test_topics_and_policies(admin: Any) -> None:

@@ -44,14 +44,14 @@ def test_help_of_durations_names_no_milliseconds(commands: Commands) -> None:
     assert "Time to live after the due time, or none, 1ms to 3660d; default none" in text
     assert "Lease on a delivery, 100ms to 1d; default 30s" in text
     assert "default 7d" in text
-    commands.manager("topic", "set", "orders", "--ttl", "90s")
+    commands.manager("topic", "create", "orders", "--ttl", "90s")
     assert "ttl 1m30s" in commands.manager("topic", "list").out
 
 
 @pytest.mark.parametrize("text", ["1h23m20s", "30s", "1d", "250ms", "1m0.5s", "7d1s", "1d2h3m4.567s"])
 def test_durations_are_listed_as_they_are(commands: Commands, text: str) -> None:
     """Nothing is left out, and what is listed can be set again."""
-    out = commands.manager("topic", "set", "orders", "--ttl", text).out
+    out = commands.manager("topic", "create", "orders", "--ttl", text).out
     assert f"ttl {text};" in out
     assert f"ttl {text}\n" in commands.manager("topic", "list").out
 

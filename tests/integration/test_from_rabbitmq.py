@@ -124,6 +124,63 @@ async def test_ttl_by_a_changed_policy_is_that_of_later_messages(
         assert site.ids("orders") == {"before"}
 
 
+async def test_policies_hold_for_queues_that_exist_and_that_will(site: Site, sender: AsyncProducer) -> None:
+    r"""`set_policy TTL "^orders\." '{"message-ttl":60000}'` is `policy set 'orders.*' --ttl 60s`."""
+    await sender.send("orders.eu", "x")
+    await site.admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000}, priority=10)
+    await sender.send("orders.later", "x")
+    await sender.send("mails", "x")
+    ttls = {topic.name: topic.policy.ttl_ms for topic in await site.admin.topics()}
+    assert ttls == {"orders.eu": 60_000, "orders.later": 60_000, "mails": None}
+    await site.admin.drop_pattern_policy("orders.*")
+    assert {topic.policy.ttl_ms for topic in await site.admin.topics()} == {None}
+
+
+async def test_policies_of_several_patterns_apply_field_by_field(site: Site) -> None:
+    """In RabbitMQ one policy applies, that of the highest priority: the queue would have no max-length."""
+    await site.admin.create_topic("orders.eu")
+    await site.admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000}, priority=10)
+    await site.admin.set_pattern_policy("*", {"ttl_ms": 1_000, "max_messages": 7}, priority=5)
+    policy = await site.admin.policy("orders.eu")
+    assert (policy.ttl_ms, policy.max_messages) == (60_000, 7)
+
+
+@pytest.mark.parametrize("own", [5_000, 90_000])
+async def test_policies_yield_to_a_topic_s_own_value(site: Site, own: int) -> None:
+    """In RabbitMQ the lower one of argument and policy holds; here a bound is a cap, and asked for."""
+    await site.admin.create_topic("orders", ttl_ms=own)
+    await site.admin.set_pattern_policy("*", {"ttl_ms": 60_000})
+    assert (await site.admin.policy("orders")).ttl_ms == own
+
+
+async def test_policies_of_operators_cap_what_users_set(site: Site) -> None:
+    """`set_operator_policy` is `policy set --cap`: the lower value holds, also over no value, and an own one."""
+    await site.admin.create_topic("orders", ttl_ms=5_000)
+    await site.admin.create_topic("mails")
+    await site.admin.set_pattern_policy("mails", {"ttl_ms": 1_000}, priority=99)
+    await site.admin.set_pattern_policy("*", {"ttl_ms": 3_000, "max_messages": 3}, cap=True)
+    policies = {topic.name: topic.policy for topic in await site.admin.topics()}
+    assert {name: (p.ttl_ms, p.max_messages) for name, p in policies.items()} == {
+        "orders": (3_000, 3),
+        "mails": (1_000, 3),
+    }
+
+
+async def test_policies_of_several_operators_all_hold(site: Site) -> None:
+    """In RabbitMQ the one of the highest priority displaces the others: ttl 4,000 and no max-length would hold."""
+    await site.admin.create_topic("orders", ttl_ms=5_000)
+    await site.admin.set_pattern_policy("*", {"ttl_ms": 3_000, "max_messages": 3}, cap=True)
+    await site.admin.set_pattern_policy("orders*", {"ttl_ms": 4_000}, cap=True)
+    policy = await site.admin.policy("orders")
+    assert (policy.ttl_ms, policy.max_messages) == (3_000, 3)
+
+
+async def test_policies_of_operators_are_numbers(site: Site) -> None:
+    """As in RabbitMQ, which does not know a dead-letter-exchange there."""
+    with pytest.raises(InvalidInput, match=r"^field of a cap must be one of .*; got 'dead_letter_topic'$"):
+        await site.admin.set_pattern_policy("*", {"dead_letter_topic": "dead"}, cap=True)
+
+
 async def test_dlx_of_rejected_messages(site: Site, sender: AsyncProducer, reading: Any) -> None:
     """`basic.reject` and `basic.nack` with requeue=false are `reject`, or `Reject` in a handler."""
     await site.admin.set_policy("orders", dead_letter_topic="dead")

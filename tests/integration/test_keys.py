@@ -253,7 +253,7 @@ def test_forwarding(admin: Admin, redis_url: str, prefix: str) -> None:
 
 def test_the_command(commands: Commands, admin: Admin) -> None:
     """`--key` of send, and the option of the policy."""
-    commands.manager("topic", "set", "orders", "--max-in-flight-per-key", "1")
+    commands.manager("topic", "create", "orders", "--max-in-flight-per-key", "1")
     commands.producer("send", "orders", "body", "--id", "a", "--key", "customer-7")
     found = admin.find("orders", "a")
     assert found is not None

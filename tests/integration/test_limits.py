@@ -448,7 +448,7 @@ def test_bad_limits(admin: Admin, client: redis.Redis, prefix: str, fields: dict
 def test_commands(commands: Commands, client: redis.Redis, prefix: str) -> None:
     """Limits are set as words, and shown."""
     words = ("--paused", "yes", "--rate", "100/s", "--max-in-flight", "5", "--max-messages", "1000")
-    result = commands.manager("topic", "set", "orders", *words)
+    result = commands.manager("topic", "create", "orders", *words)
     assert "paused yes, max_in_flight 5, rate 100/s, max_messages 1000" in result.out
     shown = commands.manager("status", "orders").out
     assert "paused, 100/s, 5 in flight, 1000 messages" in " ".join(shown.split())

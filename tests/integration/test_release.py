@@ -64,7 +64,7 @@ def restored(client: redis.Redis, prefix: str) -> None:
 
 @asynccontextmanager
 async def _served(url: str, prefix: str) -> AsyncIterator[dict[str, Handled]]:
-    """Runs a manager and a worker of each group. Result: group → its deliveries so far."""
+    """Runs a manager and a worker of each group. Returns group → its deliveries so far."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(managed(url, prefix))
         workers = {group: new_worker(url, prefix, group) for group in ("billing", "mail")}

@@ -196,7 +196,7 @@ def test_impossible_reshards_are_refused(commands: Commands, client: redis.Redis
     """With one line, and without a change. A reshard to the same number does nothing."""
     ran = commands.manager("topic", "reshard", "orders", "--shards", "2")
     assert (ran.code, "there is no topic 'orders'" in ran.err) == (2, True)
-    commands.manager("topic", "set", "orders", "--priority", "1")
+    commands.manager("topic", "create", "orders", "--priority", "1")
     for bad in ("0", "257"):
         ran = commands.manager("topic", "reshard", "orders", "--shards", bad)
         assert (ran.code, f"; got {bad}" in ran.err) == (2, True)
@@ -269,7 +269,7 @@ async def test_a_producer_that_missed_a_drop_is_served(
 ) -> None:
     """Declared again, the topic has one shard, and the producer closes it as a former one."""
     old, new = producers(), producers()
-    commands.manager("topic", "set", "orders", "--priority", "1")
+    commands.manager("topic", "create", "orders", "--priority", "1")
     _reshard(commands, 2)
     await old.send("orders", b"x", id="m0", delay=60)
     assert commands.manager("topic", "drop", "orders", "--force", "--yes").code == 0
@@ -291,7 +291,7 @@ async def test_a_topic_set_after_its_drop_has_all_former_shards(
     producer: Any, consumers: Callable[..., Any], commands: Commands, client: redis.Redis, prefix: str
 ) -> None:
     """Also those from before a reshard: producers that missed the drop may check ids there."""
-    commands.manager("topic", "set", "orders", "--shards", "2")
+    commands.manager("topic", "create", "orders", "--shards", "2")
     _reshard(commands, 4)
     await producer.send("orders", b"x", id="first")
     commands.manager("topic", "drop", "orders", "--force", "--yes")

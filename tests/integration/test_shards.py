@@ -252,7 +252,7 @@ async def test_group_and_topic_are_dropped_whole(
 
 def test_the_number_is_fixed_when_a_topic_is_declared(commands: Commands) -> None:
     """A change takes a reshard. After a drop the number stays for a while, as programs may still use it."""
-    assert commands.manager("topic", "set", "orders", "--shards", "4").code == 0
+    assert commands.manager("topic", "create", "orders", "--shards", "4").code == 0
     assert commands.manager("topic", "set", "orders", "--shards", "4", "--priority", "1").code == 0
     ran = commands.manager("topic", "set", "orders", "--shards", "2")
     assert (ran.code, "policy field shards must be " in ran.err, "topic reshard" in ran.err) == (
@@ -261,6 +261,6 @@ def test_the_number_is_fixed_when_a_topic_is_declared(commands: Commands) -> Non
         True,
     )
     assert commands.manager("topic", "drop", "orders", "--yes").code == 0
-    ran = commands.manager("topic", "set", "orders", "--shards", "2")
+    ran = commands.manager("topic", "create", "orders", "--shards", "2")
     assert (ran.code, "recent drop" in ran.err) == (2, True)
-    assert commands.manager("topic", "set", "orders", "--shards", "4").code == 0
+    assert commands.manager("topic", "create", "orders", "--shards", "4").code == 0

@@ -51,7 +51,7 @@ class Keeper:
         self._keeper = SlotKeeper(connection, self.discoverer)
 
     async def turn(self) -> int:
-        """Runs a turn. Result: how many pages it looked at."""
+        """Runs a turn. Returns how many pages it looked at."""
         self.connection.pages = 0
         await self._keeper.turn()
         return self.connection.pages

@@ -15,6 +15,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import command
 from lisa_manager import Admin, GroupStatus, ManagerSettings, TopicStatus
 from lisa_manager.commands import watch
+from lisa_manager.commands.status_tables import sparkline
 from lisa_manager.commands.watch import Reader, Reading, render
 from lisa_producer import Producer, ProducerSettings
 from support import Server
@@ -251,6 +252,33 @@ def _screen(reader: Reader, *, height: int = 24, width: int = 100, later_s: floa
     return capture.get()
 
 
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([], ""),
+        ([None, 0.0], " ▁"),
+        ([0.0, 50.0, 100.0, None, 25.0], "▁▅█ ▃"),
+        ([3.0, 3.0], "██"),
+    ],
+)
+def test_a_sparkline_has_a_bar_for_each_reading(values: list[float | None], bars: str) -> None:
+    """The highest rate is a full bar."""
+    assert sparkline(values) == bars
+
+
+def test_watch_draws_rates_as_sparklines(orders: Queue, redis_url: str, prefix: str) -> None:
+    """The latest readings of a topic."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        reader = Reader(admin, None)
+        orders.join("billing")
+        for count in (0, 0, 5, 0):
+            for _ in range(count):
+                orders.send(f"m{orders.now_ms}")
+                orders.now_ms += 1
+            reader.read()
+        assert " ▁█▁ " in _screen(reader, width=160)
+
+
 @pytest.mark.parametrize("height", [8, 12, 20, 24, 50, 200])
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_watch_fits_the_screen(redis_url: str, prefix: str, height: int, width: int) -> None:
@@ -261,13 +289,13 @@ def test_watch_fits_the_screen(redis_url: str, prefix: str, height: int, width: 
     ]
     with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
         reader = Reader(admin, None)
-        reader.reading = Reading(reader.silent_since, 0.0, statuses, [])
+        reader.reading = Reading(reader.silent_since, 0.0, statuses, [], "")
         lines = _screen(reader, height=height, width=width).splitlines()
     assert len(lines) < height
     assert max(map(len, lines)) <= width
-    rows = [line for line in lines if line.strip().startswith("top") and not line.startswith(" topic ")]
+    rows = [line for line in lines if line.strip().startswith("top") and not line.startswith("topic ")]
     left_out = [int(line.split()[1]) for line in lines if line.startswith("and ")]
-    tables = 1 if height < 14 else 2 if height < 20 else 3
+    tables = 1 if height < 12 else 2 if height < 20 else 3
     assert len(rows) + sum(left_out) == 102 * tables
     assert len(left_out) == tables
     assert width < 80 or any(" 1 " in row for row in rows)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import dropped_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
@@ -29,7 +30,7 @@ def _policy(commands: Commands, topic: str = "orders") -> dict[str, Any]:
 
 def test_set_changes_only_what_is_named(commands: Commands, client: redis.Redis, prefix: str) -> None:
     """Durations are written as people write them; only what was set is stored, so that defaults may improve."""
-    assert commands.manager("topic", "set", "orders", "--visibility", "45s", "--ttl", "1d").code == 0
+    assert commands.manager("topic", "create", "orders", "--visibility", "45s", "--ttl", "1d").code == 0
     assert client.hget(f"{prefix}:topics", "orders") == b'{"visibility_ms":45000,"ttl_ms":86400000}'
     ran = commands.manager("topic", "set", "orders", "--ttl", "none", "--visibility", "default", "--max-retries", 3)
     assert ran.out == "orders: max_retries 3, ttl none; in force everywhere within 10 s\n"
@@ -49,9 +50,9 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         # A limit of each key needs a single shard.
         *("--max-messages", "100", "--max-in-flight-per-key", "none"),
     ]
-    fields = sorted(Policy.model_fields.keys() - {"former", "drained", "limits_revision"})
+    fields = sorted(Policy.model_fields.keys() - {"former", "drained", "limits_revision", "own"})
     assert len(words) == 2 * len(fields)
-    document = commands.manager("topic", "set", "orders", *words, "--json").document
+    document = commands.manager("topic", "create", "orders", *words, "--json").document
     assert document["set"] == fields
     assert (document["policy"]["backoff_base_ms"], document["policy"]["backoff_cap_ms"]) == (250, 5_400_000)
 
@@ -69,17 +70,54 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         (["--visibility", "none"], "visibility must be numbers with units"),
         (["--colour", "2"], "No such option"),
         (["--shards", "0"], "policy field shards must be "),
-        ([], "at least one field to set"),
     ],
 )
-def test_set_refuses_bad_values(
+def test_bad_values_are_refused(
     commands: Commands, client: redis.Redis, prefix: str, words: list[str], told: str
 ) -> None:
     """One line that names field, value and limit; nothing is written (promise 13)."""
-    ran = commands.manager("topic", "set", "orders", *words)
+    ran = commands.manager("topic", "create", "orders", *words)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert told in ran.err
     assert keys_left(client, prefix) == []
+
+
+def test_set_changes_what_exists_and_create_declares(
+    commands: Commands, client: redis.Redis, prefix: str, declare: Callable[..., Policy]
+) -> None:
+    """A typo in a pause pauses nothing, and the near name is told; what exists is not declared again."""
+    declare("orders")
+    ran = commands.manager("topic", "set", "oders", "--paused", "yes")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "lisa-manager: there is no topic 'oders'; did you mean 'orders'?\n"
+    assert client.hkeys(f"{prefix}:topics") == [b"orders"]
+    assert commands.manager("topic", "create", "mails", "--ttl", "1h").out.startswith("mails: ttl 1h; in force")
+    ran = commands.manager("topic", "create", "mails", "--ttl", "2h")
+    assert (ran.code, ran.err) == (
+        2,
+        "lisa-manager: topic 'mails' exists; `lisa-manager topic set` changes its policy\n",
+    )
+    assert _policy(commands, "mails")["ttl_ms"] == 3_600_000
+
+
+def test_near_names_are_suggested(orders: Queue, commands: Commands) -> None:
+    """Of topics, groups, schedules and fields of policies; nothing where no name is near."""
+    orders.join("billing")
+    assert commands.manager("schedule", "set", "orders", "nightly", "--every", "1h", "--body", "{}").code == 0
+    for words, near in {
+        ("status", "oders"): "orders",
+        ("reschedule", "oders", "a", "--delay", "1s"): "orders",
+        ("group", "drop", "orders", "biling", "--yes"): "billing",
+        ("list", "orders", "ready", "--group", "biling"): "billing",
+        ("schedule", "pause", "orders", "nigthly"): "nightly",
+        ("schedule", "pause", "oders", "nightly"): "orders",
+        ("topic", "set", "orders", "--visibilty", "1s"): "--visibility",
+    }.items():
+        ran = commands.manager(*words)
+        assert (ran.code, near in ran.err) == (2, True), (words, ran)
+    assert "mean" not in commands.manager("status", "zzz").err
+    with pytest.raises(InvalidInput, match=r"perhaps visibility_ms"):
+        Policy.of({"visibilty_ms": 1_000})
 
 
 def test_damaged_policy_is_replaced(commands: Commands, client: redis.Redis, prefix: str) -> None:

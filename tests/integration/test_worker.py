@@ -86,7 +86,7 @@ async def test_a_handler_that_returns_acks(
     async with working(worker):
         await sender.send_many("orders", [Message(body={"n": n}, delay=n / 100) for n in range(50)])
         await wait_until_async(lambda: len(handled) >= 50)
-        keys = [f"{prefix}:topics", ShardKeys(prefix, "orders").of("ready")]
+        keys = [f"{prefix}:topics", f"{prefix}:workers", ShardKeys(prefix, "orders").of("ready")]
         await wait_until_async(lambda: keys_left(client, prefix) == sorted(keys))
     assert sorted(delivery.json()["n"] for delivery in handled) == list(range(50))
     assert {delivery.attempt for delivery in handled} == {1}
@@ -713,7 +713,9 @@ async def test_two_groups_each_get_every_message(
         sent = await sender.send_many("orders", [Message(body=b"x", delay=n / 100) for n in range(20)])
         ids = sorted(result.id for result in sent.results)
         await wait_until_async(lambda: len(handled["mailing"]) == 60 and len(handled["billing"]) == 20)
-        await wait_until_async(lambda: keys_left(client, prefix) == sorted([f"{prefix}:topics", ready]))
+        await wait_until_async(
+            lambda: keys_left(client, prefix) == sorted([f"{prefix}:topics", f"{prefix}:workers", ready])
+        )
     assert sorted(handled["billing"].ids) == ids
     assert Counter(handled["mailing"].ids) == dict.fromkeys(ids, 3)
 

@@ -7,7 +7,7 @@ from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
 
 def main() -> int:
-    """Prints a line for each problem. Result: the exit code."""
+    """Prints a line for each problem. Returns the exit code."""
     found = 0
     for name in SCRIPT_NAMES:
         for problem in check(load(name).text):

@@ -196,7 +196,7 @@ def test_retries_of_which_nothing_is_known_are_promoted_in_parts(queue: Queue, c
 def _postpone(queue: Queue) -> tuple[list[Entry], Entry]:
     """A stale ack that was put off, with acks of large messages: one of two parts, of which the second was never asked.
 
-    Result: what was left, and the entry of the delivery that has begun since.
+    Returns what was left, and the entry of the delivery that has begun since.
     """
     queue.join("g")
     queue.send("stale")

@@ -8,7 +8,7 @@ from support.queue import Queue
 
 
 def drop(queue: Queue, *, force: bool) -> list[int]:
-    """Drops the topic. Result: whether it was, and the messages it held."""
+    """Drops the topic. Returns whether it was, and the messages it held."""
     done: list[int] = queue.connection.call(script("drop", queue.keys, force=int(force), scheduled=int(force), last=""))
     return done
 

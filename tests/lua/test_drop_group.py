@@ -16,7 +16,7 @@ def go(queue: Queue, *, limit: int = 0, group: str = "g") -> tuple[str, int]:
 
 
 def go_on(queue: Queue, *, limit: int = ALL, group: str = "g") -> int:
-    """Takes steps until the group is gone. Result: how many copies were ended."""
+    """Takes steps until the group is gone. Returns how many copies were ended."""
     ended, outcome = 0, "more"
     while outcome == "more":
         outcome, count = go(queue, limit=limit, group=group)

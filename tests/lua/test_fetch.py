@@ -9,7 +9,7 @@ from support.queue import Queue, outgoing
 
 @pytest.fixture
 def size(queue: Queue) -> int:
-    """Messages a, b and c are there. Result: how many bytes the record of each has."""
+    """Messages a, b and c are there. Returns how many bytes the record of each has."""
     queue.send_all([outgoing(id, body=b"x" * 100) for id in "abc"])
     return len(queue.contents().records["a"])
 

@@ -80,6 +80,29 @@ def test_only_a_group_or_a_reason(queue: Queue) -> None:
     assert selected(State.GARBAGE, group="nobody") == []
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_newest_first(queue: Queue, limit: int) -> None:
+    """The same messages in the other order, page by page, also those of one moment; later ones are not met."""
+    for id in ("b", "a", "c", "e", "d"):
+        queue.send(id, due="+1000")
+        queue.send(f"later-{id}", due=f"+{2000 + ord(id)}")
+    forward = [listed.id for listed in _read(queue, State.WAITING, limit=limit)]
+    found, rest = list[str](), END
+    while rest is not None:
+        page = queue.connection.call(
+            paging.list_messages(queue.keys, State.WAITING, rest, START, limit=limit, newest_first=True)
+        )
+        found += [listed.id for listed in page.messages]
+        rest = page.rest
+        queue.send(f"newer-{len(found)}", due="+9000")
+    assert found == forward[::-1]
+    middle = Point(EPOCH_MS + 1000, b"c")
+    back = paging.list_messages(queue.keys, State.WAITING, END, middle, newest_first=True, limit=100)
+    assert [each.id for each in queue.connection.call(back).messages][-3:] == ["e", "d", "c"]
+    back = paging.list_messages(queue.keys, State.WAITING, middle, START, newest_first=True, limit=100)
+    assert [each.id for each in queue.connection.call(back).messages] == ["b", "a"]
+
+
 @pytest.mark.parametrize("headers", [None, {}, {"k": "v" * 300}])
 @pytest.mark.parametrize(
     "limits", [{}, {"ttl_ms": HOUR}, {"max_retries": 3, "priority": 7}, {"ttl_ms": 9, "priority": 1}]

@@ -202,7 +202,7 @@ class Model:
     # Promotion
 
     def promote(self, limit: int, room: int | None = None) -> int:
-        """Due messages in order of due time, priority, id; then due retries likewise. Result: how many.
+        """Due messages in order of due time, priority, id; then due retries likewise. Returns how many.
 
         If there is not room for all, those with the earliest due time or highest priority, of both.
         """
@@ -379,7 +379,7 @@ class Model:
         return True
 
     def reclaim(self, group: str) -> dict[str, int]:
-        """Takes back what is out of its lease. Result: how many of each outcome."""
+        """Takes back what is out of its lease. Returns how many of each outcome."""
         counts = dict.fromkeys(("retry", "garbage", "gone", "dropped"), 0)
         for entry, until_ms in list(self.groups[group].pending.items()):
             if until_ms <= self.now_ms:
@@ -455,7 +455,7 @@ class Model:
     # Housekeeping
 
     def sweep(self) -> tuple[int, int, int]:
-        """Expires, forgets ids, ages out garbage. Result: how many of each."""
+        """Expires, forgets ids, ages out garbage. Returns how many of each."""
         return self.sweep_expired(), self.forget(), self.age_out()
 
     def sweep_expired(self) -> int:
@@ -500,7 +500,7 @@ class Model:
         return over
 
     def trim(self) -> int:
-        """Removes what every group has read and settled, up to the first entry that is not. Result: how many."""
+        """Removes what every group has read and settled, up to the first entry that is not. Returns how many."""
         before = self.trimmed
         if self.groups:
             self.trimmed = min(self._keep_from(group) for group in self.groups.values())

@@ -24,19 +24,31 @@ from lisa_common.model.keys import (
     operations_key,
     schedules_key,
     topics_key,
+    wishes_key,
+    workers_key,
 )
 from lisa_common.model.policy import Policy
 from lisa_common.model.schedule import Schedule
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol import consuming, jobs, managing, paging, producing
+from lisa_common.protocol import consuming, jobs, managing, paging, producing, workers
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
 from lisa_common.settings import Settings
-from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
-from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, Operation, TopicEvents
+from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note, Worker
+from lisa_manager import (
+    Activity,
+    Admin,
+    AsyncAdmin,
+    ManagerSettings,
+    Operation,
+    TopicEvents,
+    Wish,
+    WorkerState,
+    WorkerStatus,
+)
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
 from lisa_manager.jobs.historian import Historian
@@ -82,6 +94,17 @@ def _producer(server: Server) -> Producer:
 def _consumer(server: Server, *topics: str) -> Consumer:
     url = user_url(server, RoleName.CONSUMER, PREFIX)
     return Consumer(topics or OURS, "billing", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
+
+
+def _declare_by_patterns(server: Server, admin: Connection) -> None:
+    """A topic that has limits from its declaration on, by an operator and by a producer."""
+    url = user_url(server, RoleName.MANAGER, PREFIX)
+    with Admin(settings=ManagerSettings(redis_url=url, prefix=PREFIX)) as operator, _producer(server) as producer:
+        operator.set_pattern_policy("*", {"max_messages": 1_000})
+        operator.create_topic(OURS)
+        admin.call(command("HDEL", topics_key(PREFIX), OURS))
+        producer.send(OURS, "x")
+        operator.drop_pattern_policy("*")
 
 
 def _produce_and_consume(server: Server) -> None:
@@ -438,6 +461,36 @@ def _look(server: Server) -> None:
         assert len(operator.operations()) == 100
 
 
+def _oversee(server: Server) -> None:
+    """A worker says what it does, and asks what is wanted of it; an operator pauses it. It is silent for long then."""
+    state = WorkerState(
+        group="billing",
+        name="w",
+        has_chosen_name=True,
+        host="h",
+        pid=1,
+        version="1",
+        release="",
+        topics=(OURS,),
+        concurrency=1,
+        status=WorkerStatus.RUNNING,
+        status_since_ms=1,
+        began_ms=1,
+        seen_ms=1,
+        held=0,
+        running=0,
+    )
+    settings = Settings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
+    url = user_url(server, RoleName.CONSUMER, PREFIX)
+    with Connection(url, name="lisa-consumer") as worker, Admin(settings=settings) as operator:
+        worker.call(workers.register(PREFIX, state))
+        assert operator.pause_worker("w").status is WorkerStatus.SILENT
+        assert worker.call(workers.read_wish(PREFIX, "billing", "w", 1)) is Wish.PAUSE
+        assert operator.resume_worker("w")
+        worker.call(workers.register(PREFIX, state.model_copy(update={"name": "ended"})))
+        worker.call(workers.leave(PREFIX, "billing", "ended"))
+
+
 async def _write_history(server: Server, admin: Connection) -> None:
     """What a manager does once a minute, and what it tells operators once a second."""
     settings = ManagerSettings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
@@ -549,10 +602,12 @@ def _done(server: Server) -> set[Deed]:
     with watched(server, PREFIX) as deeds, closing(Roles(server, PREFIX)) as roles, Connection(server.url) as admin:
         roles_topic: Any = roles
         queue = Queue(roles_topic, ShardKeys(PREFIX, OURS))
+        _declare_by_patterns(server, admin)
         _produce_and_consume(server)
         _schedule(server, admin)
         _live_all_lives(queue)
         _operate(server, queue, Commands(user_url(server, RoleName.MANAGER, PREFIX), PREFIX), admin)
+        _oversee(server)
         asyncio.run(_manage(server, admin))
         asyncio.run(_lend(server))
         _work_as_spark(server)
@@ -575,6 +630,7 @@ def rights(guarded: Server) -> Iterator[Rights]:
     ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
     ours += _lent_keys(PREFIX)
     ours += [history_key(PREFIX, OURS), activity_key(PREFIX), operations_key(PREFIX), managers_key(PREFIX)]
+    ours += [workers_key(PREFIX), wishes_key(PREFIX)]
     ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake", "events"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
@@ -595,6 +651,8 @@ FOREIGN = [
     activity_key("other"),
     operations_key("other"),
     managers_key("other"),
+    workers_key("other"),
+    wishes_key("other"),
     *(f"other:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake", "events")),
 ]
 
@@ -636,6 +694,31 @@ def test_no_rule_could_be_wider(role: RoleName, guarded: Server, rights: Rights,
                 changed = [*found[:at], *(wider.split(" ", 1) if wider[0] == "+" else [wider]), *found[at + 1 :]]
                 admin.call(command("ACL", "SETUSER", "probe", *changed))
                 assert _differences(role, rights.of("probe"), done), wider
+
+
+async def test_a_worker_with_the_rules_of_an_earlier_release_works(
+    guarded: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says once that operators cannot see it."""
+    new = (workers_key(PREFIX), wishes_key(PREFIX))
+    with Connection(guarded.url) as admin:
+        found = rules(RoleName.CONSUMER, PREFIX, [OURS], before_7_2=is_old(admin))
+        earlier = [rule for rule in found if not any(f"~{key})" in rule for key in new)]
+        assert len(earlier) == len(found) - 2
+        admin.call(command("ACL", "SETUSER", "earlier", ">pass", *earlier))
+    handled = []
+    url = user_url(guarded, RoleName.CONSUMER, PREFIX).replace(f"{PREFIX}-{RoleName.CONSUMER}", "earlier")
+    worker = Worker("earlier", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
+    worker.on(OURS)(handled.append)
+    await worker.serve(burst=True)
+    settings = ProducerSettings(redis_url=user_url(guarded, RoleName.PRODUCER, PREFIX), prefix=PREFIX)
+    async with AsyncProducer(settings=settings) as producer:
+        await producer.send(OURS, "x")
+    await worker.serve(burst=True)
+    assert handled
+    said = [record.getMessage() for record in caplog.records if "hashes of workers" in record.getMessage()]
+    assert len(said) == 1
+    assert "operators do not see which workers there are" in said[0]
 
 
 def test_a_producer_sends_and_does_not_read(guarded: Server) -> None:

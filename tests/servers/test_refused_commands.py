@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -167,6 +167,35 @@ async def test_a_proxy_refuses(users: Users, word: str, caplog: pytest.LogCaptur
         await users.life(dict.fromkeys(ROLES, proxy.url)).live()
     losses = (Optional.NAME, Optional.INFO, Optional.PUBLISH, Optional.SUBSCRIBE, Optional.SCRIPTS, Optional.EVALSHA)
     assert _lost(caplog) == sorted(losses)
+
+
+@contextmanager
+def _renamed(directory: Path, *commands: str) -> Iterator[Users]:
+    """A server of its own whose commands bear no name any more, also in scripts."""
+    renamings = directory / "renamings.conf"
+    renamings.write_text("".join(f'rename-command {command} ""\n' for command in commands))
+    with closing(Server(own_binary(), directory / "server", config={"include": str(renamings)})) as server:
+        yield Users(server.start())
+
+
+async def test_renamed_commands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What operators take away by `rename-command` is lost, or not missed."""
+    taken = "ACL CLIENT CONFIG DEBUG EVALSHA FLUSHALL FLUSHDB INFO KEYS MONITOR PUBLISH SCAN SCRIPT SUBSCRIBE WAIT"
+    with _renamed(tmp_path, *taken.split()) as users:
+        await users.life({}).live()
+    assert {*_lost(caplog)} == {
+        *(Optional.NAME, Optional.INFO, Optional.PUBLISH, Optional.SUBSCRIBE),
+        *(Optional.SCRIPTS, Optional.LOAD, Optional.EVALSHA),
+    }
+
+
+async def test_a_needed_command_is_renamed(tmp_path: Path) -> None:
+    """One line of the manager says it at its start, though a script calls the command."""
+    with (
+        _renamed(tmp_path, "XACK") as users,
+        pytest.raises(AccessDenied, match="a manager needs XACK"),
+    ):
+        await users.life({}).live(patience_s=2)
 
 
 async def test_a_server_that_does_not_wait_is_asked_seldom(users: Users, caplog: pytest.LogCaptureFixture) -> None:

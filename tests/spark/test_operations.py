@@ -40,7 +40,7 @@ def producer(request: pytest.FixtureRequest, client: redis.Redis, redis_url: str
 
 @pytest.fixture
 def apply(redis_url: str, prefix: str, tmp_path: Path) -> Apply:
-    """Applies an operation to rows. Result: the counts, and the outcome of each id."""
+    """Applies an operation to rows. Returns the counts, and the outcome of each id."""
 
     def apply(operation: str, rows: Rows, **options: Any) -> tuple[Written, dict[str, Any]]:
         given = {"url": redis_url, "prefix": prefix, "topic": "orders", "operation": operation}

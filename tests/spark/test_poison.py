@@ -35,7 +35,7 @@ class Query:
         self._at: Offset | None = None
 
     def run(self) -> bool:
-        """Runs the query until it fails, or until nothing is left. Result: whether it failed."""
+        """Runs the query until it fails, or until nothing is left. Returns whether it failed."""
         reader = self.topic.reader()
         self._at = self._at or reader.initialOffset()
         try:

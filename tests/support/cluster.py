@@ -80,7 +80,7 @@ class Cluster:
         return total
 
     def begin_to_move(self, key: str, target: Server | None = None) -> tuple[Server, Server]:
-        """Begins to move the slot of a key, and moves no keys. Result: its old and new nodes."""
+        """Begins to move the slot of a key, and moves no keys. Returns its old and new nodes."""
         source = self.master_of(key)
         target = target or self._other_than(source)
         slot = _slot(key)
@@ -100,7 +100,7 @@ class Cluster:
             _ask(node, "CLUSTER SETSLOT", _slot(key), "NODE", _ask(target, "CLUSTER MYID"))
 
     def move_at_once(self, key: str, target: Server | None = None) -> Server:
-        """Has a server move a slot by itself, as Valkey 9 can. Result: the former node."""
+        """Has a server move a slot by itself, as Valkey 9 can. Returns the former node."""
         source = self.master_of(key)
         target = target or self._other_than(source)
         slot = _slot(key)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def play(environment: Mapping[str, str], *options: str) -> str:
-    """Plays a day in eight seconds. Result: the output of the demo."""
+    """Plays a day in eight seconds. Returns the output of the demo."""
     command = [sys.executable, "-m", "demo", "--seconds", "8", *options]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,7 +52,7 @@ class Page:
         self._background: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
-        """Runs the page; raises AssertionError when it prints something else. Result: the number of examples."""
+        """Runs the page; raises AssertionError when it prints something else. Returns the number of examples."""
         try:
             return self._run(list(self._blocks()))
         finally:

@@ -26,13 +26,13 @@ class Housekeeper:
     policy: Policy = DEFAULT_POLICY
 
     async def promote(self, topic: str, *, after_s: float = 0) -> int:
-        """Promotes what is due. Result: how many."""
+        """Promotes what is due. Returns how many."""
         now_ms = await self._now_ms(after_s)
         promoted = await self.connection.call(managing.promote(self._keys(topic), limit=1_000, now_ms=now_ms))
         return promoted.count
 
     async def reclaim(self, topic: str, group: str, *, after_s: float = 0) -> int:
-        """Takes back deliveries whose leases have run out. Result: how many."""
+        """Takes back deliveries whose leases have run out. Returns how many."""
         now_ms = await self._now_ms(after_s)
         call = managing.reclaim(self._keys(topic), group, self.policy, cursor="0-0", limit=1_000, now_ms=now_ms)
         return (await self.connection.call(call)).count

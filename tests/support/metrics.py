@@ -51,7 +51,7 @@ def total(urls: Iterable[str], name: str, **labels: str) -> float:
 
 
 def probe(url: str, path: str) -> tuple[int, str]:
-    """Asks a probe. Result: status and text."""
+    """Asks a probe. Returns status and text."""
     try:
         with urllib.request.urlopen(f"{url}{path}", timeout=20) as answer:  # noqa: S310 - ours
             return answer.status, answer.read().decode()

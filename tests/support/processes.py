@@ -104,7 +104,7 @@ class Process:
         self._process.wait()
 
     def stop(self, timeout: float = 20) -> int:
-        """Ends it as an operator does. Result: its exit code."""
+        """Ends it as an operator does. Returns its exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
 

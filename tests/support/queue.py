@@ -136,7 +136,7 @@ class Queue:
     # Producers
 
     def send(self, id: str, **options: Any) -> int:
-        """Sends a message, due now unless `due` says otherwise. Result: its due time, 0 for a duplicate."""
+        """Sends a message, due now unless `due` says otherwise. Returns its due time, 0 for a duplicate."""
         return self.send_all([outgoing(id, **options)])[0]
 
     def send_as_before(self, id: str, due_ms: int, **options: Any) -> None:
@@ -156,7 +156,7 @@ class Queue:
     def replace(self, id: str, *, tried_ms: float | None = None, **options: Any) -> int:
         """Sends a message in place of the one with its id, or repeats that send, first tried so long ago.
 
-        Result: its due time, negative where it replaced another, 0 for a duplicate.
+        Returns its due time, negative where it replaced another, 0 for a duplicate.
         """
         message = Replacement(*outgoing(id, **options))
         if tried_ms is not None:
@@ -219,7 +219,7 @@ class Queue:
         return self.judge(group, self.take(group, consumer, limit=limit))
 
     def skip(self, group: str, entries: Sequence[Entry]) -> int:
-        """Passes over entries. Result: how many messages had expired."""
+        """Passes over entries. Returns how many messages had expired."""
         expired: int = self._do(consuming.skip(self.keys, group, entries, self.policy, now_ms=self.now_ms))
         return expired
 
@@ -252,7 +252,7 @@ class Queue:
         return outcomes
 
     def release(self, *deliveries: Delivery, shut_ms: int = 0) -> int:
-        """Releases deliveries of one group, and shuts the door for so long. Result: their number."""
+        """Releases deliveries of one group, and shuts the door for so long. Returns their number."""
         entries = [delivery.entry for delivery in deliveries]
         call = consuming.release(self.keys, deliveries[0].group, entries, shut_ms=shut_ms, now_ms=self.now_ms)
         released: int = self._do(call)
@@ -334,7 +334,7 @@ class Queue:
         return {name: value.decode() for name, value in fields.items()}
 
     def tidy(self, *, mend: bool = True) -> int:
-        """Tidies the slots of keys. Result: how many were wrong."""
+        """Tidies the slots of keys. Returns how many were wrong."""
         cursor, total = b"", 0
         while True:
             page: tuple[bytes, int] = self._do(managing.tidy_slots(self.keys, cursor, mend=mend))

@@ -20,6 +20,8 @@ from lisa_common.model.keys import (
     schedules_key,
     topics_key,
     wake_channel,
+    wishes_key,
+    workers_key,
 )
 from lisa_common.protocol.call import Call, command
 from lisa_manager.admin.rights import RoleName, rules
@@ -118,6 +120,7 @@ def key_name(prefix: str, key: str) -> str:
     shared[schedules_key(prefix)] = "old schedules"
     shared |= {wake_channel(prefix): "wake", events_channel(prefix): "events"}
     shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
+    shared |= {workers_key(prefix): "workers", wishes_key(prefix): "wishes"}
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
     known = of_topic and of_topic[1] in (("loan", "note", "query") if of_topic[2] else (*TOPIC_KEYS, HISTORY, "pace"))
     return of_topic[1] if of_topic and known else shared.get(key, "")
@@ -127,8 +130,11 @@ def key_name(prefix: str, key: str) -> str:
 class _Watcher:
     prefix: str
     deeds: set[Deed] = field(default_factory=set)
+    undeclared: set[tuple[str, str]] = field(default_factory=set)
+    """Commands of scripts on keys that the call does not name, which some servers refuse."""
     _roles: dict[str, RoleName | None] = field(default_factory=dict)
     _last: RoleName | None = None
+    _declared: set[str] = field(default_factory=set)
 
     def see(self, line: str) -> None:
         """Takes in a line of MONITOR; what a script calls follows the call of the script."""
@@ -146,6 +152,10 @@ class _Watcher:
             self._roles[found[1]] = _NAMES.get(words[1])
         if found[1] != "lua":
             self._last = self._roles.get(found[1])
+            self._declared = set(words[2 : 2 + int(words[1])]) if verb in ("eval", "evalsha") else set()
+        elif not verb.endswith("publish"):
+            keys = {word for word in words if key_name(self.prefix, word) not in ("", "wake", "events")}
+            self.undeclared |= {(verb, key) for key in keys - self._declared}
         # Who may run a script on some keys may run it on none.
         if self._last and not (verb == "evalsha" and words[1] == "0"):
             names = {key_name(self.prefix, word) for word in words} - {""}
@@ -172,6 +182,7 @@ def watched(server: Server, prefix: str) -> Iterator[set[Deed]]:
             with server.client() as other:
                 other.echo("the end of the watch")
             thread.join()
+    assert not watcher.undeclared
 
 
 class Rights:

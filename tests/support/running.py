@@ -57,7 +57,7 @@ class Handled(list[Delivery]):
 
 
 def hang(worker: Worker, topic: str, gate: asyncio.Event, *, concurrency: int | None = None) -> Handled:
-    """Has the handler of a topic wait at a gate. Result: the deliveries that wait there."""
+    """Has the handler of a topic wait at a gate. Returns the deliveries that wait there."""
     begun = Handled()
 
     @worker.on(topic, concurrency=concurrency)

@@ -37,7 +37,7 @@ class SparkCluster:
         return [pid for worker in self.workers for pid in _children(worker) if "ExecutorBackend" in _command(pid)]
 
     def kill_an_executor(self) -> int:
-        """Kills one executor, with its Python workers. Result: its process id."""
+        """Kills one executor, with its Python workers. Returns its process id."""
         pid = min(self.executors())
         for child in [*_children(pid), pid]:
             os.kill(child, signal.SIGKILL)

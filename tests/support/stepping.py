@@ -25,7 +25,7 @@ class Stepped:
         self._go(None)
 
     def step(self) -> bool:
-        """Makes one round trip, or none if the flow is done. Result: whether it goes on."""
+        """Makes one round trip, or none if the flow is done. Returns whether it goes on."""
         if not self.done:
             calls = self._asked
             one = isinstance(calls, Call)
@@ -33,7 +33,7 @@ class Stepped:
         return not self.done
 
     def finish(self) -> Any:
-        """Drives the flow to its end. Result: that of the flow."""
+        """Drives the flow to its end. Returns that of the flow."""
         while self.step():
             pass
         return self.result

@@ -87,7 +87,7 @@ def self_signed(directory: Path, name: str) -> tuple[Path, Path]:
 
 @contextmanager
 def serving_tls(cert: Path, newest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED) -> Iterator[int]:
-    """Shake hands with clients, and no more. Result: the port."""
+    """Shake hands with clients, and no more. Returns the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of versions that are old

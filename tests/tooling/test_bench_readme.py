@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.measurements import Measurement, Part, Ratios
 from benchmarks.peers import PEERS
-from benchmarks.readme import rewrite, section
+from benchmarks.readme import rewrite, section, summary
 from benchmarks.targets import Target, Verdict
 
 
@@ -48,6 +48,16 @@ def test_peers_stand_beside_lisa(ratios: Ratios) -> None:
     ]
     assert "| rabbitmq | not run: it needs root |  |  |  |  |  |" in rows[begin:]
     assert len(rows[begin:]) == 1 + len(PEERS)
+
+
+def test_the_summary_has_the_fastest(ratios: Ratios) -> None:
+    """Lisa and five peers, in the order and with the figures of the whole section."""
+    rows, all_rows = (
+        [line for line in text.splitlines() if line.startswith("| ")] for text in (summary(ratios), section(ratios, []))
+    )
+    assert len(rows) == 1 + 1 + 1 + 5
+    begin = all_rows.index(rows[0])
+    assert all_rows[begin : begin + len(rows)] == rows
 
 
 def test_losses_are_told(ratios: Ratios) -> None:

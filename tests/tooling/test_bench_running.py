@@ -7,7 +7,7 @@ from benchmarks.bench import Bench, uninterrupted
 
 
 def _laps(*, seconds: float, within_s: float, most: int | None = None) -> tuple[int, dict[str, str]]:
-    """Rounds of so many seconds each. Result: how many were made, and what is noted of them."""
+    """Rounds of so many seconds each. Returns how many were made, and what is noted of them."""
     laps = 0
     run = Bench(rounds=5, scale=1, directory=Path(), clock=lambda: laps * seconds)
     for _ in run.laps(within_s, most):

@@ -79,7 +79,7 @@ class Run:
         self.add(Sent(at, op, "orders", [sending]), Told(at + after, op, "ok", [row], error))
 
     def read(self, at: float, mark: str = "m1", *, id: str | None = None, due: float = 1, **more: object) -> list[str]:
-        """A delivery. Result: its place."""
+        """A delivery. Returns its place."""
         taken = Taken(
             *("orders", id or mark, f"{int(EPOCH + at * 1000)}-0", 1, int(EPOCH + due * 1000)),
             *(None, mark, zlib.crc32(mark.encode())),

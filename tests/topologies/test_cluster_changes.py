@@ -65,7 +65,7 @@ async def under_load(cluster: Cluster, directory: Path) -> AsyncIterator[None]:
     Says how long the longest send took.
     """
     commands = Commands(cluster.url, LAYOUT.prefix)
-    assert commands.manager("topic", "set", LAYOUT.topic, "--shards", LAYOUT.policy.shards).code == 0
+    assert commands.manager("topic", "create", LAYOUT.topic, "--shards", LAYOUT.policy.shards).code == 0
     settings = ProducerSettings(redis_url=cluster.url)
     blocking, asynchronous = InThread(Producer(settings=settings)), AsyncProducer(settings=settings)
     loads = [_Load("blocking", blocking), _Load("asyncio", asynchronous)]
@@ -92,7 +92,7 @@ async def under_load(cluster: Cluster, directory: Path) -> AsyncIterator[None]:
 
 
 def move_by_keys(cluster: Cluster, key: str, target: Server | None = None) -> Server:
-    """Moves a slot, and at each step waits until programs have met it. Result: where the slot was."""
+    """Moves a slot, and at each step waits until programs have met it. Returns where the slot was."""
     source, target = met(cluster, "TRYAGAIN", lambda: cluster.begin_to_move(key, target))
     met(cluster, "ASK", lambda: cluster.move_keys(key, source, target))
     met(cluster, "MOVED", lambda: cluster.end_move(key, source, target))
@@ -100,7 +100,7 @@ def move_by_keys(cluster: Cluster, key: str, target: Server | None = None) -> Se
 
 
 def move_at_once(cluster: Cluster, key: str, target: Server | None = None) -> Server:
-    """Has the server move a slot, and waits until programs have met it. Result: where the slot was."""
+    """Has the server move a slot, and waits until programs have met it. Returns where the slot was."""
     return met(cluster, "MOVED", lambda: cluster.move_at_once(key, target))
 
 
@@ -152,7 +152,7 @@ async def test_a_script_is_not_broken_off_while_its_slot_moves(
 def test_leases_are_renewed_while_a_slot_moves(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """Before its keys are moved, and after: a handler that takes long is not overtaken by another delivery."""
     cluster, key = own_cluster(**OPTIONS), ShardKeys("lisa", "orders").of("ready")
-    assert Commands(cluster.url, "lisa").manager("topic", "set", "orders", "--visibility", "1s").code == 0
+    assert Commands(cluster.url, "lisa").manager("topic", "create", "orders", "--visibility", "1s").code == 0
     programs = Programs(cluster.url, "lisa", tmp_path)
     programs.hold.touch()
     try:

@@ -89,7 +89,7 @@ async def test_a_master_is_killed_under_load(own_cluster: Callable[..., Cluster]
     cluster = own_cluster(replicas=1, appendonly="yes", cluster_require_full_coverage="no")
     commands = Commands(cluster.url, LAYOUT.prefix)
     options = ("--shards", LAYOUT.policy.shards, "--visibility", "10s")
-    assert commands.manager("topic", "set", LAYOUT.topic, *options).code == 0
+    assert commands.manager("topic", "create", LAYOUT.topic, *options).code == 0
     programs = Programs(cluster.url, LAYOUT.prefix, tmp_path, [LAYOUT.topic])
     sending = senders(cluster.url)
     try:
@@ -123,7 +123,7 @@ def handled(programs: Programs, ids: set[str]) -> bool:
 
 
 async def lose_a_master(cluster: Cluster, is_enough: Callable[[], bool]) -> set[str]:
-    """Kills the master of a shard, and starts it again when that is enough. Result: its shards.
+    """Kills the master of a shard, and starts it again when that is enough. Returns its shards.
 
     Until it is a replica itself, the new master has none that could confirm.
     """

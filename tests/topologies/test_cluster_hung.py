@@ -115,7 +115,7 @@ async def test_topics_of_other_nodes_are_served_while_one_hangs(
     topics = spread(cluster, PREFIX, of_each=2)
     commands = Commands(cluster.url, PREFIX)
     for keys in topics:
-        assert commands.manager("topic", "set", keys.topic, "--visibility", "5s").code == 0
+        assert commands.manager("topic", "create", keys.topic, "--visibility", "5s").code == 0
     masters = ",".join(f"127.0.0.1:{node.port}" for node in cluster.masters())
     programs = Programs(f"redis+cluster://{masters}", PREFIX, tmp_path)
     messages = _Messages()

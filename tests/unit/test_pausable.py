@@ -32,6 +32,11 @@ class Runner:
         self.is_paused, self.turns = False, self.turns + 1
 
 
+class _Stoppable(Pausable):
+    def stop(self) -> None:
+        """Is not asked for here."""
+
+
 @pytest.mark.parametrize("others", [["resume"], ["resume", "pause"], ["pause", "resume"]])
 async def test_what_another_thread_asks_for_in_the_middle_of_a_pause(others: list[str]) -> None:
     """In the end the worker does what it says."""
@@ -41,7 +46,7 @@ async def test_what_another_thread_asks_for_in_the_middle_of_a_pause(others: lis
         for name in nested:
             getattr(pausable, name)()
 
-    pausable = Pausable()
+    pausable = _Stoppable()
     runner: Any = Runner(interfere)
     with pausable._pausing(runner):
         await asyncio.to_thread(pausable.pause)

@@ -39,6 +39,7 @@ def test_defaults() -> None:
         "shards": 1,
         "former": (),
         "drained": (),
+        "own": None,
     }
 
 
@@ -57,6 +58,7 @@ def test_scripts_get_every_field() -> None:
         "ttl_ms",
         "max_groups",
         "limits_revision",
+        "own",
         "dead_letter_topic",
         "dead_letter_delay_ms",
         "expire_idle_ms",
@@ -107,9 +109,7 @@ def test_refused(field: str, value: object) -> None:
 
 def test_an_unknown_field_is_refused() -> None:
     """The error names all fields that there are."""
-    with pytest.raises(
-        InvalidInput, match=r"^policy field must be one of visibility_ms, .*, drained; got 'visibility'$"
-    ):
+    with pytest.raises(InvalidInput, match=r"^policy field must be one of visibility_ms, .*, own; got 'visibility'$"):
         Policy.of({"visibility": 30})
 
 

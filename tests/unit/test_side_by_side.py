@@ -13,7 +13,7 @@ class Refusal(LisaError):
 
 
 def _run(flow: Flow[Any]) -> tuple[Any, list[Sequence[Call[Any]]]]:
-    """Runs a flow on a server that answers with the command, or refuses. Result: its result, and the round trips."""
+    """Runs a flow on a server that answers with the command, or refuses. Returns its result, and the round trips."""
     trips: list[Sequence[Call[Any]]] = []
     sent: Any = None
     while True:

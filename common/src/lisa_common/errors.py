@@ -9,6 +9,7 @@ LisaError
 ├── UnknownTopic          an operator named a topic that does not exist
 ├── UnknownGroup          likewise a group
 ├── UnknownSchedule       likewise a schedule
+├── UnknownWorker         no such worker has lately lived
 └── ServerError
     ├── Unreachable       no connection; nothing was done
     │   └── NoFreeConnection  all allowed connections stayed in use for too long; nothing was done
@@ -48,6 +49,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownSchedule",
     "UnknownTopic",
+    "UnknownWorker",
     "Unreachable",
     "UnreadableReply",
     "Untrusted",
@@ -117,6 +119,14 @@ class UnknownSchedule(LisaError):
         self.topic = topic
         self.schedule = schedule
         super().__init__(f"there is no schedule {schedule!r} of topic {topic!r}")
+
+
+class UnknownWorker(LisaError):
+    """No worker of this name has lately lived."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        super().__init__(f"there is no worker {worker!r}")
 
 
 class ServerError(LisaError):

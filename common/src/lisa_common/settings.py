@@ -43,7 +43,7 @@ MetricsAddress = Annotated[str, AfterValidator(_check_address)] | None
 
 _OF_PROGRAMS = (
     *("batch_messages", "batch_bytes", "patience_s", "at_least_once"),
-    *("concurrency", "prefetch", "block_s", "drain_s", "process_messages", "process_bytes"),
+    *("concurrency", "prefetch", "block_s", "drain_s", "release", "process_messages", "process_bytes"),
     *("promote_batch", "resolution_s", "poll_s", "quiet_poll_s", "discover_s", "housekeeping_s", "housekeeping_batch"),
     *("spent_consumer_s", "metrics", "sample_s", "spans_per_s", "history_s", "history_h"),
     *(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from lisa_common.cli import WaitOption, new_program, wait_s, with_settings
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.collector import spare_collector
+from lisa_common.errors import InvalidSettings
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import PING
@@ -39,6 +41,9 @@ def run(
     processes: Annotated[
         int, typer.Option(min=1, max=1_000, help="How many processes to run, each with the whole worker.")
     ] = 1,
+    with_manager: Annotated[
+        bool, typer.Option("--with-manager", help="Run a manager in this process, too, for development.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     override: Annotated[list[str] | None, typer.Option("--override", hidden=True)] = None,
@@ -67,12 +72,28 @@ def run(
         loaded.run()
         return
     is_served = partial(_is_served, loaded, patience_s if check else None)
-    if processes > 1:
-        words = worker_command(worker, overridden)
-        sys.exit(_run_processes(words, loaded, processes, settings.metrics, is_served))
-    with _serving(settings.metrics, loaded.health):
-        if is_served(loaded.health):
-            loaded.run()
+    with _managed(loaded, patience_s) if with_manager else nullcontext():
+        if processes > 1:
+            words = worker_command(worker, overridden)
+            sys.exit(_run_processes(words, loaded, processes, settings.metrics, is_served))
+        with _serving(settings.metrics, loaded.health):
+            if is_served(loaded.health):
+                loaded.run()
+
+
+def _managed(worker: Worker, patience_s: float) -> AbstractContextManager[None]:
+    """Runs a manager of the worker's server while its block runs. Raises InvalidSettings if it is not installed."""
+    try:
+        # By name, as a worker runs without this package.
+        settings = import_module("lisa_manager").ManagerSettings
+        running = import_module("lisa_manager.threaded").running_manager
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "lisa_manager":
+            raise
+        raise InvalidSettings("--with-manager needs another package: pip install lisa-manager") from None
+    chosen = settings.load(redis_url=worker.url, prefix=worker.settings.prefix)
+    manager: AbstractContextManager[None] = running(chosen.model_copy(update={"metrics": None}), patience_s=patience_s)
+    return manager
 
 
 def _run_processes(
@@ -110,12 +131,12 @@ def _export(settings: ConsumerSettings) -> None:
 
 
 def _is_served(worker: Worker, patience_s: float | None, health: Health) -> bool:
-    """Waits for the server, unless `patience_s` is None. Result: False if the program was stopped before."""
+    """Waits for the server, unless `patience_s` is None. Returns False if the program was stopped before."""
     return patience_s is None or asyncio.run(_wait_for_server(worker, health, patience_s))
 
 
 async def _wait_for_server(worker: Worker, health: Health, patience_s: float) -> bool:
-    """Waits for the server, not ready meanwhile. Result: False if the program was stopped before. Raises LisaError."""
+    """Waits for the server, not ready meanwhile. Returns False if the program was stopped before. Raises LisaError."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

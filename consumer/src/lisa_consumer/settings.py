@@ -40,6 +40,14 @@ class ConsumerSettings(Settings):
     drain_s: Annotated[
         float, Field(ge=0, le=3_600, description="how long running handlers may take after SIGTERM, in seconds")
     ] = 30.0
+    release: Annotated[
+        str,
+        Field(
+            pattern=r"^[!-~]{0,64}$",
+            description="the release of the handlers, such as a version or a commit: shown of workers, and stored with "
+            "failures; up to 64 ASCII characters without spaces",
+        ),
+    ] = ""
     process_messages: Annotated[
         int, Field(ge=1, le=1_000_000_000, description='messages after which a process of run_in="process" is replaced')
     ] = 1_000

@@ -13,6 +13,7 @@ from lisa_common.backoff import RECONNECT
 from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
+from lisa_common.observing.manager_watch import ManagerWatch
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.access.quotas import Quota
@@ -73,6 +74,8 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.health = Health()
         """Whether the event loop runs, and the server answered lately."""
+        self.managers = ManagerWatch(self.admin.missing_manager)
+        self.health.remarks = [lambda: self.managers.absence]
         self._lag = LoopLag()
         self._problem = "the server was not asked yet"
         self._look: asyncio.Task[str] | None = None
@@ -87,11 +90,11 @@ class Gateway:
     def begin(self) -> None:
         """Begins to watch the server and to beat, until the gateway closes."""
         self.health.check("server", lambda: self._problem)
-        tasks = self._watch_server(), self.health.run(self._count), self._lag.run()
+        tasks = self._watch_server(), self.health.run(self._count), self._lag.run(), self.managers.run()
         self._pulse = [asyncio.create_task(task) for task in tasks]
 
     async def find_problem(self) -> str:
-        """Asks the server, for a second and a half at most. Result: why the gateway is not ready; "" if it is."""
+        """Asks the server, for a second and a half at most. Returns why the gateway is not ready; "" if it is."""
         if self.stopping.is_set():
             return "the gateway is stopping"
         before = self._look

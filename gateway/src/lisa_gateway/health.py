@@ -24,9 +24,13 @@ def routes(gateway: Gateway) -> list[Route]:
                 # Anybody may ask; the log says more, such as where the server is.
                 problem = "the gateway is stopping" if gateway.stopping.is_set() else "the server does not answer"
             status = 503 if problem else 200
+            # Without a manager a gateway stays ready: another one would not serve better.
+            reason = problem or (gateway.managers.absence if asks_server else "")
             if path.startswith("/health/"):
-                return JSONResponse({"status": "down", "reason": problem} if problem else {"status": "up"}, status)
-            return PlainTextResponse(f"{problem or 'ok'}\n", status)
+                word = {"status": "down" if problem else "up"}
+                return JSONResponse(word | {"reason": reason} if reason else word, status)
+            text = problem or f"ok\n{reason}".rstrip()
+            return PlainTextResponse(f"{text}\n", status)
 
         return Route(path, endpoint)
 

@@ -216,7 +216,7 @@ class Polls:
             await self._read_apart(failed, error)
 
     def _uncover(self, names: list[str], block_s: float, error: LisaError | None) -> list[Poller]:
-        """Ends a read, and begins the next. Result: the pollers that its error concerns, taken out of the queue."""
+        """Ends a read, and begins the next. Returns the pollers that its error concerns, taken out of the queue."""
         self._free.append(block_s)
         self._free.sort()
         failed: list[Poller] = []

@@ -22,6 +22,7 @@ from lisa_common.errors import (
     UnknownGroup,
     UnknownSchedule,
     UnknownTopic,
+    UnknownWorker,
     Unreachable,
 )
 from lisa_gateway import json_text
@@ -52,6 +53,7 @@ PROBLEMS = {
     "unknown-topic": "There is no such topic",
     "unknown-group": "There is no such group",
     "unknown-schedule": "There is no such schedule",
+    "unknown-worker": "There is no such worker",
     "unknown-message": "There is no such message",
     "method-not-allowed": "The path does not have this method",
     "media-type": "The content type is not supported",
@@ -146,6 +148,7 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (Unauthorized, 401, "unauthorized", ()),
     (Forbidden, 403, "forbidden", ()),
     (UnknownTopic, 404, "unknown-topic", ("topic",)),
+    (UnknownWorker, 404, "unknown-worker", ("worker",)),
     (UnknownSchedule, 404, "unknown-schedule", ("topic", "schedule")),
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
     (TooManyGroups, 409, "too-many-groups", ()),

@@ -3,8 +3,10 @@
 from lisa_common import __version__
 from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
+from lisa_common.model.pattern_policies import Origin, PatternPolicy
 from lisa_common.model.record import Record
 from lisa_common.model.schedule import Schedule
+from lisa_common.model.worker_state import RunningHandler, Wish, WorkerState, WorkerStatus
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
@@ -18,10 +20,12 @@ from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.due_counts import DueCounts
 from lisa_manager.admin.events import TopicEvents
 from lisa_manager.admin.garbage import REASONS, DeadLetter
+from lisa_manager.admin.garbage_summary import GarbageCause, GarbageSummary
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.history import Lags, Sample
 from lisa_manager.admin.listing import ListedMessage, MessagePage
 from lisa_manager.admin.operations import Operation, new_operation_id
+from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
@@ -54,11 +58,14 @@ __all__ = [
     "Dropped",
     "DroppedGroup",
     "DueCounts",
+    "Explained",
     "Failure",
     "Finding",
     "Found",
+    "GarbageCause",
     "GarbageFilter",
     "GarbageList",
+    "GarbageSummary",
     "GroupDebt",
     "GroupStatus",
     "Health",
@@ -73,10 +80,14 @@ __all__ = [
     "NodeFacts",
     "OnProgress",
     "Operation",
+    "Origin",
+    "PatternChange",
+    "PatternPolicy",
     "Problem",
     "Record",
     "RescheduleOutcome",
     "ReshardResult",
+    "RunningHandler",
     "Sample",
     "Schedule",
     "ScheduleState",
@@ -89,6 +100,9 @@ __all__ = [
     "TopicStatus",
     "TopicTraffic",
     "WaitingFilter",
+    "Wish",
+    "WorkerState",
+    "WorkerStatus",
     "__version__",
     "new_operation_id",
 ]

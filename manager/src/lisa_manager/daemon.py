@@ -21,6 +21,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
+from lisa_common.protocol.managers import RENEW_S
 from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.dead_letterer import DeadLetterer
@@ -30,6 +31,8 @@ from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.historian import Historian
 from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
+from lisa_manager.jobs.pattern_keeper import PatternKeeper
+from lisa_manager.jobs.presence import Presence
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.reporter import Reporter
@@ -142,8 +145,10 @@ class Manager:
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._ticker = Ticker(self._connection, self._table, self._discoverer, settings)
         self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
+        self._pattern_keeper = PatternKeeper(self._connection, self._discoverer, settings.prefix)
         self._slot_keeper = SlotKeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
+        self._presence = Presence(self._connection, settings.prefix)
         self._problems = ProblemLog(logger)
         self._answered = False
         self._answered_at = time.monotonic()
@@ -171,6 +176,7 @@ class Manager:
     async def _serve(self) -> None:
         self.health.check("promoter", self._promoter.find_problem)
         self.health.check("server", self._find_server_problem)
+        await self._guarded("presence", self._presence.turn)
         running: dict[str, Callable[[], Awaitable[None]]] = {
             "promote": self._promoter.run,
             "listen": self._promoter.listen,
@@ -185,6 +191,7 @@ class Manager:
         finally:
             # They may still use the connection.
             await cancel_all(*loops, *(turn for turns in self._running.values() for turn in turns))
+            await self._presence.end()
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""
@@ -227,9 +234,11 @@ class Manager:
             _Turns("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
             _Turns("tick", housekeeping_s, _MOST_TURNS, self._ticker.turn),
             _Turns("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
+            _Turns("patterns", self._settings.discover_s, 1, self._pattern_keeper.turn),
             _Turns("slots", self._settings.discover_s, 1, self._slot_keeper.turn),
             _Turns("scripts", _SCRIPTS_S, 1, self._loader.turn),
             _Turns("report", _REPORT_S, 1, self._reporter.turn),
+            _Turns("presence", RENEW_S, 1, self._presence.turn),
             _Turns("history", self._settings.history_s, 1, self._historian.turn),
             _Turns("gauges", _GAUGES_S, 1, self._gauges),
         ]

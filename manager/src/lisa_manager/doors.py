@@ -9,25 +9,20 @@ from collections.abc import Mapping
 
 from lisa_common.model.door import limits_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
-from lisa_common.model.policy import LIMIT_FIELDS, Policy
+from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import parse_topic
+from lisa_common.protocol.registry import parse_topic, with_revision
 
 __all__ = ["read_limits", "revised", "set_doors", "write_doors", "wrong_doors"]
 
 
 def revised(before: Policy, after: Policy) -> Flow[Policy]:
     """The policy under a new revision if limits, or the shares of shards in them, have changed."""
-    fields = (*LIMIT_FIELDS, "shards", "former") if after.is_limited else LIMIT_FIELDS
-    if all(getattr(before, name) == getattr(after, name) for name in fields):
-        return after
-    # By the clock, so that it also differs from those of a topic that was dropped and declared again.
     now: int = yield server_time()
-    revision = max(now, before.limits_revision + 1)
-    return Policy.of(after.model_dump(exclude_unset=True) | {"limits_revision": revision})
+    return with_revision(before, after, now)
 
 
 def read_limits(keys: ShardKeys) -> Call[str]:

@@ -30,6 +30,8 @@ class Health:
     """The nodes of a Cluster, and hints; empty for a single server."""
     roles: list[str] = field(default_factory=list)
     """What producers, consumers and managers can do as this user; one line, or more, for each."""
+    hints: list[str] = field(default_factory=list)
+    """What to do before the first topic is declared."""
 
 
 async def examine(connection: AsyncConnection) -> Health:

@@ -9,9 +9,11 @@ from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.client.per_loop import PerLoop
+from lisa_common.errors import OF_THE_SERVER
 from lisa_common.model.message import IfExists
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration, check_callable
@@ -147,6 +149,13 @@ class AsyncProducer(AsyncClosing):
     async def find(self, topic: str, id: str) -> Found | None:
         """State, due time and attempts of a message; None when it is unknown, or no longer known."""
         return await self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
+
+    async def health(self) -> str:
+        """See `Producer.health`."""
+        try:
+            return await self._connection.run(find_absence(self._settings.prefix))
+        except OF_THE_SERVER as error:
+            return str(error)
 
     async def close(self) -> None:
         """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""

@@ -155,7 +155,7 @@ class Sender:
     pace: Pace
 
     def send(self, topic: str, batch: Sequence[Outgoing], clock: Callable[[], float]) -> Flow[list[Stored]]:
-        """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send.
+        """Sends each message to its shard. Returns one for each; an error of one shard ends the whole send.
 
         `clock` tells seconds, without those in which this program does other work.
         """
@@ -195,7 +195,7 @@ class Sender:
     ) -> Flow[_Places]:
         """Sends what is left to all shards in one round trip, and puts into `stored` what became of it.
 
-        Result: the places of messages whose shards are closed.
+        Returns the places of messages whose shards are closed.
         """
         parts = [(keys, part, _pick(batch, part)) for keys, part in self._parts(layout, batch, left)]
         calls = [

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
+from lisa_common.errors import OF_THE_SERVER
 from lisa_common.model.message import IfExists
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration, check_callable
@@ -163,6 +165,13 @@ class Producer(Closing):
     def find(self, topic: str, id: str) -> Found | None:
         """State, due time and attempts of a message; None when it is unknown, or no longer known."""
         return self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
+
+    def health(self) -> str:
+        """Returns in one line why sends fail, or why what is sent would wait: no manager runs; "" if all is well."""
+        try:
+            return self._connection.run(find_absence(self._settings.prefix))
+        except OF_THE_SERVER as error:
+            return str(error)
 
     def close(self) -> None:
         """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""

@@ -44,7 +44,7 @@ def store(
 def store_apart(
     keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
 ) -> Flow[list[tuple[int, Missing | None] | LisaError]]:
-    """As `store`, but each message by itself: for messages of several callers. Result: for each, or its error."""
+    """As `store`, but each message by itself: for messages of several callers. Returns for each, or its error."""
     calls: list[Call[Any]] = []
     for message in messages:
         calls += store(keys, [message], confirm, repeatable=repeatable)
@@ -108,7 +108,7 @@ def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: Produc
 
 
 def _confirmation(confirm: Confirm) -> Call[Missing | None]:
-    """Waits for the confirmation. Result: None when it was reached."""
+    """Waits for the confirmation. Returns None when it was reached."""
     timeout_ms = duration_ms("timeout", confirm.timeout)
     wanted = f"{confirm.replicas} replicas" + (" and fsync" if confirm.fsync else "")
 

@@ -85,7 +85,7 @@ def _send(
 
 
 def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, confirm: Confirm | None) -> Request:
-    """Requests a send. Result: a `SendResult`, None where the shard is closed."""
+    """Requests a send. Returns a `SendResult`, None where the shard is closed."""
     keys = layout.home(outgoing.id)
     # Messages that may not be sent twice get calls of their own, so that the others can be retried.
     repeatable = is_repeatable((outgoing,), layout.policy, settings)

@@ -19,7 +19,7 @@ _NAME = "age"
 
 
 def age(keys: ShardKeys, by_ms: int) -> Call[int]:
-    """Lets time pass for a shard. Result: how many records became older."""
+    """Lets time pass for a shard. Returns how many records became older."""
     script = _script()
     return Call(script.bind(keys, by_ms=by_ms), int, script, repeatable=False)
 

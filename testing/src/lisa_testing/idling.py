@@ -43,7 +43,7 @@ class IdleTopics:
                 self._connection.run(flow)
 
     def _see(self, found: Sequence[Layout]) -> list[Layout]:
-        """Notes since when topics expire. Result: these topics."""
+        """Notes since when topics expire. Returns these topics."""
         expiring = [layout for layout in found if layout.policy.expire_idle_ms]
         before, self._known = self._known, {}
         if expiring:

@@ -110,7 +110,7 @@ class Lisa:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> int:
-        """Lets time pass, and does a manager's work. Result: how many messages became ready.
+        """Lets time pass, and does a manager's work. Returns how many messages became ready.
 
         What is stored becomes older; the clocks stay as they are. So a message that was due in two hours is due now,
         earlier leases run out, messages expire, dedup windows close. Durations add up. Raises InvalidInput.
@@ -128,7 +128,7 @@ class Lisa:
     def turn(self) -> int:
         """Does what a manager would have done by now: reclaims, expires, moves dead letters, promotes, trims.
 
-        Drops topics that nobody uses. Result: how many messages were promoted, or moved to a dead letter topic.
+        Drops topics that nobody uses. Returns how many messages were promoted, or moved to a dead letter topic.
         """
         return self._work()
 
@@ -147,7 +147,7 @@ class Lisa:
     # Workers
 
     def drain(self, worker: Worker) -> Drained:
-        """Runs a worker until nothing is ready. Attaches it if it is not. Result: the outcome of each delivery.
+        """Runs a worker until nothing is ready. Attaches it if it is not. Returns the outcome of each delivery.
 
         In an asyncio test, await `drain_async`. Messages that come again later, as their handlers failed, wait for
         `advance`.
@@ -200,7 +200,7 @@ class Lisa:
         headers: Mapping[str, str] | None = None,
         count: int | None = None,
     ) -> Sent:
-        """Asserts that a message was sent with all given values; with `count`, exactly so many. Result: the last one.
+        """Asserts that a message was sent with all given values; with `count`, exactly so many. Returns the last one.
 
         `delay` and `at` are compared to the millisecond, a body by its JSON unless it is bytes or text.
         """

@@ -63,7 +63,7 @@ def _reclaim(connection: Connection, keys: ShardKeys, group: str, policy: Policy
 
 
 def _move_dead_letters(connection: Connection, keys: ShardKeys, policy: Policy) -> int:
-    """Moves what can be moved. Result: how many. Raises the error of a dead letter topic that does not take them."""
+    """Moves what can be moved. Returns how many. Raises the error of a dead letter topic that does not take them."""
     topics, point, count = Topics(keys.prefix), START, 0
     while True:
         moved = connection.run(move_page(keys, policy, topics, point))

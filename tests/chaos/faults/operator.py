@@ -45,7 +45,7 @@ def _mend(arena: Arena) -> Steps:
 
 
 def operate(arena: Arena, *words: str) -> Generator[float, None, int]:
-    """Runs a command of `lisa-manager`. Result: its exit code."""
+    """Runs a command of `lisa-manager`. Returns its exit code."""
     running = arena.operate(*words)
     while running.poll() is None:
         yield 0.1

@@ -73,7 +73,7 @@ class _Sender:
         self._sends = Sends(history)
 
     def once(self) -> int:
-        """One operation. Result: the number of messages that it sent."""
+        """One operation. Returns the number of messages that it sent."""
         what = self._load.one_of(_OPS)
         match what:
             case "batch":

@@ -143,6 +143,14 @@ def test_dead_letters_are_replayed_and_purged(http: httpx.Client, topic: str) ->
     assert http.post(f"{garbage}/replay", json={"ids": ["a", "x"]}).json() == {"done": 1, "failed": {"unknown": 1}}
     [delivery] = _read(http, topic)
     assert (delivery["id"], delivery["attempt"]) == ("a", 1)
+    [cause] = http.get(f"{garbage}/summary", params={"since": "1h"}).json()["causes"]
+    assert (cause["count"], cause["reason"], cause["release"]) == (2, "rejected", "")
+    ids = [letter["id"] for letter in http.get(garbage, params={"order": "oldest"}).json()["letters"]]
+    assert ids == [letter["id"] for letter in http.get(garbage).json()["letters"]][::-1]
+    for nothing in ({"error": "none such"}, {"release": "7"}, {"since": "1h", "older_than": "30m"}):
+        assert http.get(garbage, params=nothing).json()["letters"] == []
+        assert http.post(f"{garbage}/purge", json={"all": True, **nothing}).json() == {"done": 0, "failed": {}}
+    assert http.get(garbage, params={"since": "1h", "older_than": "2h"}).json()["field"] == "since"
     assert http.post(f"{garbage}/purge", json={"all": True, "group": "other"}).json() == {"done": 0, "failed": {}}
     assert http.post(f"{garbage}/purge", json={"all": True}).json() == {"done": 2, "failed": {}}
     assert http.post(f"{garbage}/purge", json={}).json()["field"] == "ids"

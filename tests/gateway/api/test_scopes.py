@@ -158,7 +158,7 @@ _BODIES: dict[str, Any] = {
 def _ask(client: httpx.Client, route: str, topic: str, other: Other, headers: dict[str, str] | None = None) -> Any:
     """A request of a route, about a topic where it is about one."""
     method, _, path = route.rpartition(" ")
-    filled = path.format(topic=topic, group="http", id="later", name="icon.svg")
+    filled = path.format(topic=topic, group="http", id="later", name="icon.svg", worker="w")
     if path.startswith("/v1/"):
         body = next((body for end, body in _BODIES.items() if path.endswith(end)), None)
         if ROUTES[route].scope is Scope.RECEIPTS:

@@ -101,6 +101,7 @@ def _paths(topic: str) -> list[str]:
             "server",
             "activity",
             "schedules",
+            "workers",
             f"schedule?topic={topic}&name=nightly-{topic}",
         ),
         *(f"messages?topic={topic}&state=waiting", f"messages?topic={topic}&state=garbage&header=kind"),
@@ -269,6 +270,28 @@ def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, fil
     watched.open("activity")
     for text in ("replay edited", "purge all", "run now"):
         expect(page.get_by_role("region", name="Who did what")).to_contain_text(text)
+
+
+@pytest.mark.timeout(300)
+def test_rows_are_sorted_and_selected(watched: Watched, admin: Admin, filled: str) -> None:
+    """By clicks on a heading, up and down; by a box for all of them."""
+    page = watched.open(f"messages?topic={filled}&state=waiting")
+    rows = page.locator("table.messages tbody tr")
+    heading = page.get_by_role("button", name="id", exact=True)
+    heading.click()
+    expect(rows.last).to_contain_text("w7")
+    heading.click()
+    expect(rows.first).to_contain_text("w7")
+    watched.open(f"messages?topic={filled}&state=garbage")
+    page.get_by_label("Select dead-1").check()
+    page.get_by_role("button", name="replay selected").click()
+    expect(page.get_by_role("status")).to_contain_text("replay: 1 done")
+    assert admin.count_garbage(filled) == 2
+    page.get_by_label("Select all rows").check()
+    page.get_by_role("button", name="purge selected …").click()
+    page.get_by_role("button", name="purge 2").click()
+    expect(page.get_by_role("status")).to_contain_text("purge: 2 done")
+    assert admin.count_garbage(filled) == 0
 
 
 @pytest.mark.timeout(300)

@@ -167,7 +167,7 @@ def test_static_files_have_hashed_names_and_licences(browser: Browser) -> None:
     """Browsers keep them for ever; each library has its licence beside it."""
     page = browser.get()
     names = [given.get("src") or given.get("href", "") for tag, given in page.tags if tag in ("script", "link")]
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         answer = browser.client.get(name)
         assert answer.status_code == 200

@@ -18,7 +18,7 @@ from lisa_manager import DEFAULT, Lags, Sample
 def test_policy_form_has_every_field_that_people_set() -> None:
     """A new field of policies appears by itself."""
     names = {field.name for field in form_fields(Policy())}
-    assert set(Policy.model_fields) - names <= {"shards", "former", "drained", "limits_revision"}
+    assert set(Policy.model_fields) - names <= {"shards", "former", "drained", "limits_revision", "own"}
     assert all(field.help for field in form_fields(Policy()))
 
 

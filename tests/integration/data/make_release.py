@@ -72,10 +72,10 @@ def _declare() -> None:
     kept = ("--dedup-window", f"{LONG_S}s", "--garbage-retention", f"{LONG_S}s")
     # No lease must run out before main() has set a shorter one.
     quick = ("--visibility", "10m", "--max-retries", "2", "--backoff-base", "1ms", "--backoff-jitter", "0")
-    _manager("topic", "set", "orders", *kept, *quick)
-    _manager("topic", "set", "parcels", *kept, *quick, "--shards", "2")
-    _manager("topic", "set", "lonely", *kept, "--ttl", "100ms")
-    _manager("topic", "set", "alone", *kept, *quick, "--priority", "9")
+    _manager("topic", "create", "orders", *kept, *quick)
+    _manager("topic", "create", "parcels", *kept, *quick, "--shards", "2")
+    _manager("topic", "create", "lonely", *kept, "--ttl", "100ms")
+    _manager("topic", "create", "alone", *kept, *quick, "--priority", "9")
 
 
 def _orders(producer: Producer) -> None:

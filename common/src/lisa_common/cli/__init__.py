@@ -10,7 +10,6 @@ Needs the `cli` extra. Exit codes are the same everywhere:
 
 from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
 from lisa_common.cli.output import (
-    Column,
     print_json,
     print_json_list,
     print_table,
@@ -22,6 +21,7 @@ from lisa_common.cli.output import (
 from lisa_common.cli.parse import DURATION_FORM, read_duration, read_header, read_moment, read_ms
 from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
 from lisa_common.cli.progress import progress
+from lisa_common.cli.tables import Column
 from lisa_common.cli.waiting import WaitOption, wait_s
 from lisa_common.escaping import shown
 

@@ -3,20 +3,15 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from lisa_common.cli.tables import Column, table_or_blocks
 from lisa_common.escaping import shown, shown_lines
 from lisa_common.logs import moment
 
 __all__ = [
-    "Column",
-    "new_table",
     "print_json",
     "print_json_list",
     "print_table",
@@ -29,16 +24,8 @@ __all__ = [
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; numbers are aligned to the right."""
-
-    title: str
-    number: bool = False
-
-
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, nothing: str = "") -> None:
-    """Prints a table: with lines and colours at a terminal, else in plain columns, each row on one line.
+    """Prints a table: fitted to a terminal, else in plain columns; each row on one line.
 
     Prints `nothing`, if given, when there are no rows.
     """
@@ -46,22 +33,10 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
     if not cells and nothing:
         say(nothing)
     elif sys.stdout.isatty():
-        Console().print(new_table(columns, cells))
+        console = Console()
+        console.print(table_or_blocks(columns, cells, console.width))
     else:
         _print_plain(columns, cells)
-
-
-def new_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, one_line: bool = False) -> Table:
-    """A table for a terminal; with `one_line`, cells that are too wide are cut, and not folded."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    overflow: Literal["ellipsis", "fold"] = "ellipsis" if one_line else "fold"
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column.number else "left"
-        table.add_column(column.title, justify=justify, overflow=overflow, no_wrap=one_line)
-    for row in rows:
-        # As Text: rich must not read an id or an error as markup.
-        table.add_row(*(Text(shown(cell)) for cell in row))
-    return table
 
 
 def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:

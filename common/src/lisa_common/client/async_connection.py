@@ -113,7 +113,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         return results
 
     async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip. Result: for each call its result, or its LisaError.
+        """Makes calls in one round trip. Returns for each call its result, or its LisaError.
 
         Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
         answered.
@@ -129,7 +129,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, list[Any] | LisaError]:
         """Makes calls at each node of a Cluster, replicas included, or at the one server.
 
-        Result: by `host:port`, or "" for the one server, the results as of `execute_each`, or the node's error.
+        Returns by `host:port`, or "" for the one server, the results as of `execute_each`, or the node's error.
         Raises when the one server does not answer, or no node lists the others.
         """
         self._check_open()

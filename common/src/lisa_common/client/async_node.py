@@ -77,7 +77,7 @@ class AsyncNode:
         return max((connection.arrived_at for connection in self._pool.connections), default=0.0)
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
+        """Makes calls in one round trip. Returns their replies. Loads scripts that the server lacks."""
         if self._suspect:
             await self._probe()
         # The error handling of `_attempt`, without its cost.

@@ -22,7 +22,7 @@ async def wait_for_server(
     stopping: asyncio.Event,
     explain: Callable[[str], object] = lambda _: None,
 ) -> bool:
-    """Repeats `check`, which makes calls, until it succeeds. Result: False if `stopping` was set before.
+    """Repeats `check`, which makes calls, until it succeeds. Returns False if `stopping` was set before.
 
     `explain` is called with the text of each error that it waits out.
 

@@ -122,7 +122,7 @@ class Connection(Shell[Cluster | Node], Closing):
         return results
 
     def execute_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-        """Makes calls in one round trip. Result: for each call its result, or its LisaError.
+        """Makes calls in one round trip. Returns for each call its result, or its LisaError.
 
         `meanwhile` is called once the calls are sent. Loads scripts that a server lacks. Raises errors of the
         connection as a whole; of a Cluster, when no node has answered.

@@ -71,7 +71,7 @@ class Node:
         self._pools = ConnectionPools(limit, factory.make_connection)
 
     def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-        """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks.
+        """Makes calls in one round trip. Returns their replies. Loads scripts that the server lacks.
 
         `meanwhile` is called between the calls and their replies.
         """

@@ -83,7 +83,7 @@ _FEWEST_WITH_WAITS = 4
 def merge_waits(calls: Sequence[Call[Any]]) -> tuple[Sequence[Call[Any]], Sequence[int] | None]:
     """Leaves out each WAIT that a later, equal one of the pipeline covers: each would wait for a disk of its own.
 
-    Result: the calls to make, and for each given call the position of its reply; None if all calls are made.
+    Returns the calls to make, and for each given call the position of its reply; None if all calls are made.
     """
     if len(calls) < _FEWEST_WITH_WAITS:
         return calls, None

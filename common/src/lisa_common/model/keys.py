@@ -12,6 +12,7 @@ __all__ = [
     "HISTORY",
     "KEY_TYPES",
     "NO_GROUP",
+    "PATTERNS",
     "TOPIC_KEYS",
     "ShardKeys",
     "absent_key",
@@ -29,6 +30,8 @@ __all__ = [
     "text_of",
     "topics_key",
     "wake_channel",
+    "wishes_key",
+    "workers_key",
 ]
 
 KEY_TYPES: Final = {
@@ -63,8 +66,12 @@ NO_GROUP: Final = ""
 """The group of a message that became garbage before any group had it."""
 
 
+PATTERNS: Final = "*"
+"""The field of the registry with the policies of patterns; no topic has that name."""
+
+
 def topics_key(prefix: str) -> str:
-    """The hash of all topics: topic -> policy."""
+    """The hash of all topics: topic -> policy; `PATTERNS` -> the policies of patterns."""
     return f"{prefix}:topics"
 
 
@@ -89,8 +96,18 @@ def operations_key(prefix: str) -> str:
 
 
 def managers_key(prefix: str) -> str:
-    """The sorted set of managers: name -> when it last wrote samples, in ms."""
+    """The sorted set of running managers: name -> when it last said so, in ms; see `protocol.managers`."""
     return f"{prefix}:managers"
+
+
+def workers_key(prefix: str) -> str:
+    """The hash of workers: group and name -> what it says of itself; see `lisa_common.protocol.workers`."""
+    return f"{prefix}:workers"
+
+
+def wishes_key(prefix: str) -> str:
+    """The hash of what operators want of workers: group and name -> pause or drain."""
+    return f"{prefix}:wishes"
 
 
 def history_key(prefix: str, topic: str) -> str:

@@ -43,6 +43,8 @@ class Optional(StrEnum):
     BLOCK = "XREADGROUP BLOCK"
     WAIT = "WAIT"
     WAITAOF = "WAITAOF"
+    WORKERS = "WORKERS"
+    """The hashes of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +95,9 @@ LOSSES = {
     ),
     Optional.WAIT: Loss("sends with `confirm=Confirm(replicas=…)` are written, but raise NotConfirmed"),
     Optional.WAITAOF: Loss("sends with `confirm=Confirm(fsync=True)` are written, but raise NotConfirmed"),
+    Optional.WORKERS: Loss(
+        "operators do not see which workers there are, and cannot pause or drain one",
+        "ask the provider for the rules that `lisa-manager acl` prints",
+        "the server refuses the hashes of workers",
+    ),
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -11,7 +12,17 @@ from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.model.rate import check_rate, read_rate
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_name, expected_by
 
-__all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SERVED", "MAX_SHARDS", "MAX_STORED", "Policy"]
+__all__ = [
+    "DEFAULT_POLICY",
+    "INTERNAL_FIELDS",
+    "LAYOUT_FIELDS",
+    "MAX_PRIORITY",
+    "MAX_SERVED",
+    "MAX_SHARDS",
+    "MAX_STORED",
+    "NOT_OF_PATTERNS",
+    "Policy",
+]
 
 MAX_PRIORITY = 255
 MAX_SHARDS = 256
@@ -33,8 +44,14 @@ TopicName = Annotated[str, AfterValidator(lambda name: check_name("topic", name)
 LAYOUT_FIELDS = ("shards", "former", "drained")
 """Fields that say where the messages are, not how they are treated."""
 
+INTERNAL_FIELDS = ("former", "drained", "limits_revision", "own")
+"""Fields that Lisa alone sets."""
+
 LIMIT_FIELDS = ("paused", "max_in_flight", "max_in_flight_per_key", "rate", "burst", "max_messages")
 """Fields that scripts read from the door of a shard, so that they hold from the moment when they are set."""
+
+NOT_OF_PATTERNS = frozenset((*LAYOUT_FIELDS, *INTERNAL_FIELDS))
+"""Fields that each topic has of its own."""
 
 MAX_LIMIT = 100_000_000
 
@@ -42,7 +59,7 @@ _UNKNOWN_TO_SCRIPTS = {
     *LAYOUT_FIELDS,
     # Whether deliveries are counted decides about the wakes of acks.
     *(name for name in LIMIT_FIELDS if name != "max_in_flight"),
-    *("limits_revision", "max_groups", "dead_letter_delay_ms", "expire_idle_ms", "expire_idle"),
+    *("limits_revision", "own", "max_groups", "dead_letter_delay_ms", "expire_idle_ms", "expire_idle"),
 }
 
 
@@ -143,6 +160,15 @@ class Policy(BaseModel):
         Field(max_length=_MAX_FORMER, description="positions in `former` that hold no messages any more", strict=False),
     ] = ()
 
+    own: Annotated[
+        dict[str, Any] | None,
+        Field(description="the topic's own fields, where patterns gave others or caps lowered some; else none"),
+    ] = None
+
+    def __hash__(self) -> int:
+        """The hash of the stored form, as `own` has none."""
+        return hash(self.dump())
+
     @model_validator(mode="after")
     def _serves_a_few_shards(self) -> Self:
         drained = frozenset(self.drained)
@@ -150,6 +176,14 @@ class Policy(BaseModel):
         if served > MAX_SERVED:
             raise ValueError(f"at most {MAX_SERVED} shards, current and undrained former ones together")
         return self
+
+    @property
+    def own_fields(self) -> dict[str, Any]:
+        """The fields that the topic has of its own: not those of patterns, and as they were set before caps."""
+        fields = self.model_dump(exclude_unset=True, exclude={"own"})
+        if self.own is None:
+            return fields
+        return self.own | {name: value for name, value in fields.items() if name in NOT_OF_PATTERNS}
 
     @cached_property
     def as_json(self) -> str:
@@ -214,7 +248,9 @@ class Policy(BaseModel):
             # An error about several fields has no location; it is about the layouts.
             name = ".".join(str(part) for part in first["loc"][:1]) or "former"
             if name not in cls.model_fields:
-                raise InvalidInput("policy field", name, f"one of {', '.join(cls.model_fields)}") from None
+                near = get_close_matches(name, cls.model_fields, 1)
+                expected = f"one of {', '.join(cls.model_fields)}{f' (perhaps {near[0]})' if near else ''}"
+                raise InvalidInput("policy field", name, expected) from None
             raise InvalidInput(f"policy field {name}", first.get("input"), expected_by(first)) from None
         policy._check_limits()
         return policy

@@ -12,6 +12,8 @@ from lisa_common.model.keys import (
     managers_key,
     operations_key,
     topics_key,
+    wishes_key,
+    workers_key,
 )
 
 __all__ = ["ROLES", "Role", "RoleName"]
@@ -43,6 +45,9 @@ class Role:
     activity: str = ""
     operations: str = ""
     managers: str = ""
+    workers: str = ""
+    wishes: str = ""
+    """Commands on the hash of what operators want of workers."""
     schedules: str = ""
     """Commands on the hash of schedules of a development version."""
     channel: str = ""
@@ -61,7 +66,12 @@ class Role:
             (self.activity, activity_key(prefix)),
             (self.operations, operations_key(prefix)),
             (self.managers, managers_key(prefix)),
+            *self.of_workers(prefix),
         ]
+
+    def of_workers(self, prefix: str) -> list[tuple[str, str]]:
+        """Returns the commands on the keys of workers, each with its key: without them, operators see no workers."""
+        return [(self.workers, workers_key(prefix)), (self.wishes, wishes_key(prefix))]
 
 
 _CONNECTED = "ping client|setname client|setinfo"
@@ -76,7 +86,8 @@ ROLES = {
     RoleName.PRODUCER: Role(
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
-        registry="hmget hsetnx",
+        registry="evalsha hget hmget hsetnx",
+        managers="zcard",
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
@@ -88,7 +99,8 @@ ROLES = {
             "failures": "hdel hget",
             "garbage": "zrem zscore",
             "closed": "del set",
-            "door": "hget hmget",
+            # A topic that it declares may have limits from the start. It cannot lift limits that are there.
+            "door": "hget hmget hsetnx",
             "closed door": "exists",
             "expiring busy": "exists",
             "busy": "exists hdel hmget hsetnx",
@@ -102,6 +114,9 @@ ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        workers="hdel hset",
+        wishes="hget",
+        managers="zcard",
         on={
             "waiting": "zadd zcount zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -132,7 +147,9 @@ ROLES = {
         idle="hdel hgetall hmget hset",
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
-        managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
+        managers="pexpire zadd zcard zrange zremrangebyrank zremrangebyscore",
+        workers="hdel hgetall",
+        wishes="hdel hgetall hset",
         schedules="hdel hgetall",
         on_all="evalsha exists memory|usage type unlink",
         on={
@@ -147,7 +164,7 @@ ROLES = {
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "del exists set",
-            "door": "exists hdel hget hmget hset",
+            "door": "exists hdel hget hmget hset hsetnx",
             HISTORY: "memory|usage pexpire unlink xadd xrevrange",
             "ticks": "hdel hexists hget hgetall hset hsetnx",
             "schedules": "exists hdel hget hkeys hlen hmget hset hsetnx",
@@ -173,8 +190,8 @@ ROLES = {
 
 
 _MERGED = (
-    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers"),
-    *("channel", "in_cluster"),
+    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers", "workers"),
+    *("wishes", "channel", "in_cluster"),
 )
 """Rights that belong to no topic, and are united."""
 

@@ -28,6 +28,8 @@ class Health:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._beaten_at = time.monotonic()
+        self.remarks: list[Check] = []
+        """Return what a person should know, though a restart or a balancer cannot help."""
         self.notifies = False
         """Whether this is the health of the whole process. If so, it notifies the service manager."""
 
@@ -39,6 +41,10 @@ class Health:
         """Removes checks."""
         for name in names:
             self._checks.pop(name, None)
+
+    def find_remark(self) -> str:
+        """What a person should know though the program is ready; "" for nothing."""
+        return "; ".join(filter(None, (remark() for remark in self.remarks)))
 
     def find_death(self) -> str:
         """Why the program is stuck; "" if it is not."""

@@ -126,15 +126,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/livez":
             self._probe(self.server.health.find_death())
         elif path == "/readyz":
-            self._probe(self.server.health.find_problem())
+            health = self.server.health
+            self._probe(health.find_problem(), health.find_remark())
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n")
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _probe(self, problem: str) -> None:
+    def _probe(self, problem: str, remark: str = "") -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
-        self._answer(status, f"{problem or 'ok'}\n".encode("utf-8", "backslashreplace"))
+        lines = filter(None, (problem or "ok", remark))
+        self._answer(status, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
 
     def _answer(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

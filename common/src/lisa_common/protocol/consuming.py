@@ -48,7 +48,7 @@ _LAST = "18446744073709551615-18446744073709551614"
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
-    """Creates a missing group in one shard; `protocol.groups` covers all shards. Result: whether it was created.
+    """Creates a missing group in one shard; `protocol.groups` covers all shards. Returns whether it was created.
 
     Raises TooManyGroups if there are `most` others already; 0 for no limit.
     """
@@ -56,7 +56,7 @@ def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
 
 
 def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int = 0) -> Call[str | None]:
-    """Creates a missing group, unless the only group there is not in `known`. Result: the name of that group, or None.
+    """Creates a missing group, unless the only group there is not in `known`. Returns the name of that group, or None.
 
     With an empty `known` the group is created in any case. Raises TooManyGroups as `join` does.
     """
@@ -68,7 +68,7 @@ def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int 
 
 
 def open_stream(keys: ShardKeys) -> Call[bool]:
-    """Creates the missing stream of a shard, without groups. Result: whether it was created."""
+    """Creates the missing stream of a shard, without groups. Returns whether it was created."""
     return script("join", keys, decode=bool, group="", most=0)
 
 
@@ -77,7 +77,7 @@ def read(
 ) -> Call[list[tuple[ShardKeys, list[Entry]]]]:
     """Reads new entries of several shards; waits up to `block_ms` (None: not at all) while there are none.
 
-    Result: pairs of shard and entries. Not repeatable: the entries of a lost reply stay pending.
+    Returns pairs of shard and entries. Not repeatable: the entries of a lost reply stay pending.
     """
     shards = keys if isinstance(keys, ReadShards) else ReadShards(keys)
     # Numbers as text, as in `Script.head`.
@@ -112,7 +112,7 @@ def _none(_: Any) -> None:
 
 
 def deregister(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:
-    """Removes a consumer that holds nothing. Result: False if it holds something. Raises NoGroup."""
+    """Removes a consumer that holds nothing. Returns False if it holds something. Raises NoGroup."""
     return script("deregister", keys, decode=bool, group=group, consumer=consumer)
 
 
@@ -151,7 +151,7 @@ def server_time() -> Call[int]:
 def ack(
     keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
 ) -> Call[list[AckOutcome]]:
-    """Acks deliveries. Result: one outcome for each.
+    """Acks deliveries. Returns one outcome for each.
 
     `judge` is for the rows that an earlier part has left, all of which look pending.
     """
@@ -207,9 +207,9 @@ def _outcomes(reply: Any) -> tuple[int, list[AckOutcome]]:
 
 
 def nack(
-    keys: ShardKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
+    keys: ShardKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, release: str = "", now_ms: Arg = ""
 ) -> Call[list[tuple[NackOutcome, int | None]]]:
-    """Nacks deliveries. Result: for each its outcome, and for a retry its due time in ms."""
+    """Nacks deliveries of handlers of a release. Returns for each its outcome, and for a retry its due time in ms."""
     nack_rows: list[Sequence[Arg]] = [
         (
             n.entry.entry,
@@ -218,7 +218,7 @@ def nack(
             n.entry.due_ms,
             "" if n.delay_ms is None else n.delay_ms,
             n.reason,
-            with_trace(n.error[:MAX_ERROR_CHARACTERS], n.trace).encode("utf-8", "replace"),
+            with_trace(n.error[:MAX_ERROR_CHARACTERS], n.trace, release).encode("utf-8", "replace"),
         )
         for n in nacks
     ]
@@ -235,11 +235,15 @@ def nack(
         policy=policy.as_json,
         seed=new_seed(),
     )
-    return in_parts(call, len(nacks), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
+
+    def rest(done: int) -> Call[list[tuple[NackOutcome, int | None]]]:
+        return nack(keys, group, nacks[done:], policy, release=release, now_ms=now_ms)
+
+    return in_parts(call, len(nacks), rest)
 
 
 def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:
-    """Returns deliveries without spending an attempt. Result: how many.
+    """Returns deliveries without spending an attempt. Returns how many.
 
     With `shut_ms` nothing becomes ready in the shard for so long.
     """
@@ -275,7 +279,7 @@ def extend(
     lent: bool = False,
     now_ms: Arg = "",
 ) -> Call[list[bool]]:
-    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each lost lease.
+    """Renews leases to `lease_ms` from now (None: the visibility timeout). Returns False for each lost lease.
 
     `lent` marks the deliveries as lent; see `lisa_common.protocol.lending`.
     """
@@ -315,7 +319,7 @@ def find_aborted(keys: ShardKeys, group: str, entries: Sequence[Entry]) -> Call[
 
 
 def skip(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
-    """Acks entries that must not be delivered, and settles expired messages. Result: how many had expired.
+    """Acks entries that must not be delivered, and settles expired messages. Returns how many had expired.
 
     Pass an entry of another group, or a foreign one, without its id: it has nothing to settle.
     """

@@ -82,7 +82,7 @@ def join_shards(topics: Sequence[_Shards], group: str, *, most: Sequence[int] = 
 
 
 def show_alive(shards: Sequence[ShardKeys], group: str, consumer: str) -> Flow[LisaError | None]:
-    """Shows in all these shards that a consumer is alive. Result: the first error, of shards that are not done."""
+    """Shows in all these shards that a consumer is alive. Returns the first error, of shards that are not done."""
     try:
         yield consuming.attend(shards, group, consumer)
     except LisaError:

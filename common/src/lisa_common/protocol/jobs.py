@@ -11,7 +11,7 @@ __all__ = ["claim_part", "forget_part", "forget_written", "keep_written", "read_
 
 
 def reserve(keys: ShardKeys, job: str, *, rate: float, count: int, now_ms: str = "") -> Call[int]:
-    """Reserves a part of a job's rate, in messages per second. Result: how long to wait before sending, in ms."""
+    """Reserves a part of a job's rate, in messages per second. Returns how long to wait before sending, in ms."""
     return script("reserve", keys, decode=number, repeatable=False, now_ms=now_ms, job=job, rate=rate, count=count)
 
 

@@ -234,7 +234,7 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
 def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
     """Makes dead letters ready again, or due where the topic has a door.
 
-    Result: for each "replayed", "unknown", "no group" or "unreadable".
+    Returns for each "replayed", "unknown", "no group" or "unreadable".
     """
     call = script(
         "replay",
@@ -251,7 +251,7 @@ def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
 def purge(
     keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = (), *, window_ms: int = 0, now_ms: Arg = ""
 ) -> Call[int]:
-    """Deletes dead letters for good. Result: how many existed.
+    """Deletes dead letters for good. Returns how many existed.
 
     `died_ms` holds when each died: one that has died again since, after a replay, is left. With `window_ms` the ids
     that callers chose stay known for so long, as after an ack.
@@ -269,7 +269,7 @@ def purge(
 def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
     """Ends a group's copies of these messages; with `gone`, only if the group does not exist.
 
-    Result: how many of the ids are done, from the first on, and how many copies were ended.
+    Returns how many of the ids are done, from the first on, and how many copies were ended.
     """
     rows_of = [(bytes_of(id),) for id in ids]
     return script(
@@ -287,7 +287,7 @@ def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = 
 def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
     """Takes one step in dropping a group: ends its copies by up to `limit` entries, or destroys it if there are none.
 
-    With a limit of 0 it ends nothing. Result: "more", "done", "gone" (the group did not exist) or "owes" (nothing
+    With a limit of 0 it ends nothing. Returns "more", "done", "gone" (the group did not exist) or "owes" (nothing
     changed, as the limit is 0), and how many copies were ended.
     """
     channel = wake_channel(keys.prefix)
@@ -307,13 +307,13 @@ def _disband(reply: Any) -> tuple[str, int]:
 
 
 def set_door(keys: ShardKeys, before: str, after: str) -> Call[bool]:
-    """Sets the limits of a shard, as `model.door.limits_of` writes them. Result: False where they were not `before`."""
+    """Sets the limits of a shard, as `model.door.limits_of` writes them. Returns False where they were not `before`."""
     channel = wake_channel(keys.prefix)
     return script("set_door", keys, decode=bool, before=before, after=after, channel=channel, topic=keys.tag)
 
 
 def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[bytes, int]]:
-    """Looks at a page of the slots of keys; `mend` also mends them. Result: the next cursor, and how many were wrong.
+    """Looks at a page of the slots of keys; `mend` also mends them. Returns the next cursor, and how many were wrong.
 
     The cursor is empty to begin, and after the last page.
     """

@@ -26,7 +26,7 @@ class Begun(IntEnum):
 
 
 def mark(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str], begun: Begun) -> Call[bool]:
-    """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Result: False on an error.
+    """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Returns False on an error.
 
     Skips deliveries that are no longer pending.
     """

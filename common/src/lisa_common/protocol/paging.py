@@ -6,6 +6,7 @@ Messages may move meanwhile: a message that does not move is read exactly once.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -75,23 +76,17 @@ def list_messages(
     group: str = "",
     reason: str = "",
     bodies: bool = True,
+    newest_first: bool = False,
 ) -> Call[Page]:
     """The messages from `start`, included, up to `end`, excluded; up to `limit` are examined, so a page may be empty.
 
-    With a group, only its copies; with a reason, only copies that failed for it. Without bodies, records have empty
-    ones.
+    With `newest_first` those from `start`, excluded, back to `end`, included. With a group, only its copies; with a
+    reason, only copies that failed for it. Without bodies, records have empty ones.
     """
-
-    def decode(reply: Any) -> Page:
-        done, flat, member, score = reply
-        messages = [_listed(state, *row) for row in zip(*[iter(flat)] * 4, strict=True)]
-        behind = Point(float(score), member).successor() if score else None
-        return Page(messages, None if done else behind, behind)
-
     return script(
         "list_messages",
         keys,
-        decode=decode,
+        decode=partial(_page, state, newest_first),
         state=state.value,
         score=_number(start.score),
         member=start.member,
@@ -102,7 +97,16 @@ def list_messages(
         group=bytes_of(group),
         reason=reason,
         body=int(bodies),
+        newest=int(newest_first),
     )
+
+
+def _page(state: State, newest_first: bool, reply: Any) -> Page:  # noqa: FBT001 - bound by position
+    done, flat, member, score = reply
+    messages = [_listed(state, *row) for row in zip(*[iter(flat)] * 4, strict=True)]
+    last = Point(float(score), member) if score else None
+    behind = last.successor() if last and not newest_first else last
+    return Page(messages, None if done else behind, behind)
 
 
 def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failure: bytes | None) -> Listed:

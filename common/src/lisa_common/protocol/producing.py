@@ -107,7 +107,7 @@ class CancelOutcome(StrEnum):
 
 
 def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Arg = "") -> Call[list[CancelOutcome]]:
-    """Cancels messages. Result: one outcome for each.
+    """Cancels messages. Returns one outcome for each.
 
     With `sent_ms` only messages that were sent then; raises OutcomeUnknown if an id belongs to another message. Not
     repeatable, as the id may belong to another message by then.
@@ -146,7 +146,7 @@ class RescheduleOutcome(StrEnum):
 def reschedule(
     keys: ShardKeys, dues: Sequence[tuple[str, str]], *, sent_ms: Arg = "", now_ms: Arg = ""
 ) -> Call[list[tuple[RescheduleOutcome, int]]]:
-    """Sets new due times, given as pairs of id and due. Result: for each its outcome and due time in ms.
+    """Sets new due times, given as pairs of id and due. Returns for each its outcome and due time in ms.
 
     `sent_ms` and repeatability are as for `cancel`.
     """
@@ -175,7 +175,7 @@ class UpdateOutcome(StrEnum):
 
 
 def update(keys: ShardKeys, messages: Sequence[Outgoing], *, now_ms: Arg = "") -> Call[list[tuple[UpdateOutcome, int]]]:
-    """Gives waiting messages other contents and due times. Result: for each its outcome and due time in ms."""
+    """Gives waiting messages other contents and due times. Returns for each its outcome and due time in ms."""
     call = script(
         "update",
         keys,

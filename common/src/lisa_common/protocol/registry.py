@@ -2,24 +2,29 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
-from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
-from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, Policy
+from lisa_common.model.door import limits_of
+from lisa_common.model.keys import PATTERNS, ShardKeys, dropped_key, topics_key
+from lisa_common.model.pattern_policies import parse_patterns
+from lisa_common.model.policy import DEFAULT_POLICY, LIMIT_FIELDS, MAX_STORED, Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import byte_values, pairs
 from lisa_common.validation import check_name
 
 __all__ = [
+    "KEPT",
     "REFRESH_S",
     "Topic",
     "Topics",
+    "declare_topic",
     "dropped_mark",
     "mark_drop",
     "parse_registry",
@@ -28,7 +33,9 @@ __all__ = [
     "read_mark",
     "read_registry",
     "registered",
+    "store_patterns",
     "store_policy",
+    "with_revision",
 ]
 
 logger = logging.getLogger(__name__)
@@ -123,6 +130,8 @@ def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
 def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     topics = {}
     for name, stored in pairs(reply):
+        if name == PATTERNS.encode():
+            continue
         try:
             topics[check_name("topic", name.decode("utf-8", "replace"))] = stored
         except InvalidInput as error:
@@ -130,16 +139,82 @@ def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     return topics
 
 
-def store_policy(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
+KEPT = PATTERNS.encode()
+"""In place of the policies of patterns: a new policy keeps what they gave, as where only shards change."""
+
+
+def store_policy(
+    prefix: str, topic: str, before: bytes | None, policy: Policy | None, *, patterns: bytes | None = KEPT
+) -> Call[bool]:
     """Sets a topic's policy, or with None forgets the topic, if the registry still has the value `before`.
 
-    Result: whether it had. Raises InvalidInput for a topic that is its own dead letter topic: letters would go round.
+    `patterns` are the stored policies of patterns that were applied to it: another value in the registry also prevents
+    the change. Returns whether it was made. Raises InvalidInput for a topic that is its own dead letter topic.
     """
-    if policy and policy.dead_letter_topic == topic:
+    if policy:
+        _check_letters(topic, policy)
+    return _store(prefix, topic, before, policy.dump() if policy else "", patterns)
+
+
+def store_patterns(prefix: str, before: bytes | None, after: str) -> Call[bool]:
+    """Sets the policies of patterns, if the registry still has `before`. Returns whether it had."""
+    return _store(prefix, PATTERNS, before, after, before)
+
+
+def _store(prefix: str, field: str, before: bytes | None, after: str, patterns: bytes | None) -> Call[bool]:
+    return script(
+        *("set_policy", ShardKeys(prefix, "")),
+        decode=bool,
+        repeatable=False,
+        topic=field,
+        before=before or b"",
+        after=after,
+        patterns=patterns or b"",
+    )
+
+
+def with_revision(before: Policy, after: Policy, now_ms: int) -> Policy:
+    """The policy under a new revision if limits, or the shares of shards in them, have changed."""
+    fields = (*LIMIT_FIELDS, "shards", "former") if after.is_limited else LIMIT_FIELDS
+    if all(getattr(before, name) == getattr(after, name) for name in fields):
+        return after
+    # By the clock, so that it also differs from those of a topic that was dropped and declared again.
+    revision = max(now_ms, before.limits_revision + 1)
+    return Policy.of(after.model_dump(exclude_unset=True) | {"limits_revision": revision})
+
+
+def declare_topic(
+    prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes | None = None
+) -> Flow[Policy | None]:
+    """Registers a topic with these fields of its own, and those of patterns. Returns its policy; None where it exists.
+
+    `patterns` are the stored policies of patterns as far as they are known. If they are right, this is one round trip.
+    Raises InvalidInput where its own fields do not go with those of patterns, or with its name.
+    """
+    while True:
+        policy = parse_patterns(patterns).resolve(topic, own)
+        _check_letters(topic, policy)
+        if policy.is_limited:
+            policy = with_revision(DEFAULT_POLICY, policy, (yield server_time()))
+        reply: int | bytes = yield script(
+            *("declare", ShardKeys(prefix, topic)), topic=topic, policy=policy.dump(), patterns=patterns or b""
+        )
+        if not isinstance(reply, bytes):
+            break
+        patterns = reply
+    if not reply:
+        return None
+    if policy.is_limited:
+        # Here, not only by a manager: the first messages must not pass. Producers may set no door that is there.
+        layout = Layout(prefix, topic, policy)
+        yield [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+    return policy
+
+
+def _check_letters(topic: str, policy: Policy) -> None:
+    """Raises InvalidInput for a topic that is its own dead letter topic: letters would go round."""
+    if policy.dead_letter_topic == topic:
         raise InvalidInput("policy field dead_letter_topic", topic, "another topic")
-    after = policy.dump() if policy else ""
-    keys = ShardKeys(prefix, topic)
-    return script("set_policy", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +231,8 @@ class Topics:
     prefix: str
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict)
+    _patterns: bytes | None = None
+    """The policies of patterns, as they were when a topic was missing."""
     _many: int = _MANY
     """How many topics there may be before it looks for some to forget."""
 
@@ -230,25 +307,33 @@ class Topics:
         return self._known[topic].layout
 
     def declare(self, topic: str) -> Flow[Layout]:
-        """Registers a resolved topic with the default policy unless it exists. Result: its layout."""
+        """Registers a resolved topic unless it exists, with what patterns give it. Returns its layout."""
         if topic not in self._known:
             yield from self._read([topic])
         known = self._known[topic]
         if known.declared:
             return known.layout
-        if (yield command("HSETNX", topics_key(self.prefix), topic, "{}")):
-            self._known[topic] = replace(known, declared=True)
-            return known.layout
-        # Another program declared it meanwhile, perhaps with several shards.
-        return (yield from self.resolve_anew(topic))
+        policy = yield from declare_topic(self.prefix, topic, {}, self._patterns)
+        if policy is None:
+            # Another program declared it meanwhile, perhaps with several shards.
+            return (yield from self.resolve_anew(topic))
+        layout = known.layout if policy == known.layout.policy else Layout(self.prefix, topic, policy)
+        self._known[topic] = replace(known, layout=layout, declared=True)
+        return layout
 
     def _read(self, topics: list[str]) -> Flow[None]:
         policies: list[bytes | None] = yield command(
             "HMGET", topics_key(self.prefix), *topics, decode=lambda reply: byte_values(reply, len(topics))
         )
+        if None in policies:
+            # What a declaration would give them.
+            [self._patterns] = yield command("HMGET", topics_key(self.prefix), PATTERNS)
         until = self.clock() + REFRESH_S
         for topic, stored in zip(topics, policies, strict=True):
-            policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy
+            if stored is None:
+                policy = parse_patterns(self._patterns).resolve(topic, {})
+            else:
+                policy = parse_topic(topic, stored).policy
             known = self._known.get(topic)
             # The old layout has its keys cached.
             layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)

@@ -25,6 +25,7 @@ SCRIPT_NAMES = (
     "cancel",
     "check_rights",
     "close_shard",
+    "declare",
     "deregister",
     "drop",
     "drop_group",

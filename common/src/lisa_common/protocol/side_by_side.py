@@ -14,7 +14,7 @@ _Step = Call[Any] | Sequence[Call[Any]]
 
 
 def run_each(flows: Sequence[Flow[T]], *, width: int = 100) -> Flow[list[T | LisaError]]:
-    """Runs flows, at most `width` at a time. Result: for each flow its result, or the LisaError that ended it.
+    """Runs flows, at most `width` at a time. Returns for each flow its result, or the LisaError that ended it.
 
     An error of one flow's calls does not concern the others.
     """

@@ -86,6 +86,9 @@ def find_refused(role: RoleName, keys: ShardKeys, *, in_cluster: bool) -> Flow[s
     """
     rights = ROLES[role]
     general, of_topic = list(_general(rights, keys.prefix, in_cluster=in_cluster)), list(_of_topic(rights, keys))
+    # By a name of their own, as users with the rules of earlier releases may not use these keys.
+    of_workers = ((verb, key) for verbs, key in rights.of_workers(keys.prefix) for verb in verbs.split())
+    general += [(Optional.WORKERS.lower(), _on(verb, key)) for verb, key in of_workers]
     rows = [(json.dumps(words),) for _, words in (*general, *of_topic)]
     try:
         allowed: list[int] = yield script("check_rights", keys, rows)
@@ -112,7 +115,7 @@ def _general(rights: Role, prefix: str, *, in_cluster: bool) -> Iterator[tuple[s
     for commands, place in (
         (rights.channel, wake_channel(prefix)),
         (rights.events, events_channel(prefix)),
-        *rights.beside_topics(prefix),
+        *(each for each in rights.beside_topics(prefix) if each not in rights.of_workers(prefix)),
     ):
         for command in commands.split():
             yield command, _on(command, place)

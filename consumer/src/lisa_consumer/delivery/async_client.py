@@ -48,6 +48,7 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
         self._topics = topic_names(topics)
         METRICS.ask()
         self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))
+        self._core.app_release = self._settings.release
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s, wakes=True
@@ -79,7 +80,7 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
             raise
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Acks handled deliveries, and sends what follows them. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, and sends what follows them. Returns one outcome for each; see `AckOutcome`."""
         return await self._run(self._core.ack(deliveries))
 
     async def nack(
@@ -96,11 +97,11 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
         return await self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
     async def release(self, *deliveries: Delivery) -> int:
-        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Returns how many."""
         return await self._run(self._core.release(deliveries))
 
     async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return await self._run(self._core.extend(deliveries, lease))
 
     async def close(self) -> None:

@@ -39,7 +39,7 @@ class AsyncSettler:
         self._cores: OrderedDict[tuple[str, str], Core] = OrderedDict()
 
     async def ack(self, held: Sequence[Held]) -> list[AckOutcome]:
-        """Acks handled deliveries. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries. Returns one outcome for each; see `AckOutcome`."""
         return await self._each(held, lambda core, batch: core.ack(batch))
 
     async def nack(self, held: Sequence[Held], *, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
@@ -51,11 +51,11 @@ class AsyncSettler:
         return await self._each(held, lambda core, batch: core.nack(batch, delay=None, error=error, rejected=True))
 
     async def extend(self, held: Sequence[Held], lease: Duration | None = None) -> list[bool]:
-        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return await self._each(held, lambda core, batch: core.extend(batch, lease))
 
     async def release(self, held: Sequence[Held]) -> int:
-        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Returns how many."""
         return sum([await self._run(core.release(batch)) for core, _, batch in self._batches(held)])
 
     async def _each(self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[list[T]]]) -> list[T]:

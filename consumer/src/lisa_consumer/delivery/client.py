@@ -57,6 +57,7 @@ class Consumer(Closing, Generic[V]):
         self._topics = topic_names(topics)
         METRICS.ask()
         self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))
+        self._core.app_release = self._settings.release
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = Connection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s, wakes=True
@@ -88,7 +89,7 @@ class Consumer(Closing, Generic[V]):
         return self._run(flow, wait)
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Acks handled deliveries, and sends what follows them. Result: one outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, and sends what follows them. Returns one outcome for each; see `AckOutcome`."""
         return self._run(self._core.ack(deliveries))
 
     def nack(
@@ -105,11 +106,11 @@ class Consumer(Closing, Generic[V]):
         return self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
     def release(self, *deliveries: Delivery) -> int:
-        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Returns how many."""
         return self._run(self._core.release(deliveries))
 
     def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return self._run(self._core.extend(deliveries, lease))
 
     def close(self) -> None:

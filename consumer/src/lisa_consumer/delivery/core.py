@@ -77,6 +77,7 @@ class Core:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.group = check_name("group", group)
+        self.has_chosen_name = name is not None
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
@@ -97,6 +98,8 @@ class Core:
         """Fields of policies that hold for this consumer in place of the topics', by topic."""
         self.codec = codec
         """Encodes the bodies of messages that follow deliveries, in place of JSON."""
+        self.app_release = ""
+        """The release of the handlers, stored with failures."""
         self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
 
     def read(
@@ -283,7 +286,7 @@ class Core:
         return mark(keys, self.group, self.name, [entry], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
-        """Acks deliveries, and sends what follows them. Result: one outcome for each."""
+        """Acks deliveries, and sends what follows them. Returns one outcome for each."""
         followed = _followed(deliveries)
         if not followed:
             outcomes = yield from self._settle(deliveries, self._ack)
@@ -308,7 +311,7 @@ class Core:
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: object, rejected: bool = False
     ) -> Flow[list[NackOutcome]]:
-        """Nacks deliveries. Result: one outcome for each."""
+        """Nacks deliveries. Returns one outcome for each."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         text = error_text(error)
         trace = last_frames(error) if isinstance(error, BaseException) else ()
@@ -316,12 +319,13 @@ class Core:
         return [outcome for outcome, _ in (yield from self.nack_each(nacks))]
 
     def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:
-        """Nacks deliveries, each with a nack of its own. Result: for each the outcome, and a retry's due time in ms."""
+        """Nacks deliveries, each with a nack of its own. Returns for each the outcome, and a retry's due time in ms."""
         by_place = {delivery.place: nack for delivery, nack in nacks}
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
-            return consuming.nack(keys, self.group, chosen, self._own_policy(keys.topic, policy))
+            own = self._own_policy(keys.topic, policy)
+            return consuming.nack(keys, self.group, chosen, own, release=self.app_release)
 
         results = yield from self._settle([delivery for delivery, _ in nacks], calls)
         count_nacks(results)
@@ -332,7 +336,7 @@ class Core:
         return Policy.of({**policy.model_dump(exclude_unset=True), **own}) if own else policy
 
     def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
-        """Releases deliveries without spending an attempt. Result: how many.
+        """Releases deliveries without spending an attempt. Returns how many.
 
         Shuts the doors of the topics in `shut_ms` for so long: all shards, as a handler that has to wait meets the same
         limit with messages of each.
@@ -350,7 +354,7 @@ class Core:
         return released
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
-        """Renews leases. Result: for each, whether this consumer still has it."""
+        """Renews leases. Returns for each, whether this consumer still has it."""
         lease_ms = None if lease is None else duration_ms("lease", lease, low_ms=1)
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
@@ -379,7 +383,7 @@ class Core:
         *,
         ends: bool = True,
     ) -> Flow[list[T]]:
-        """Makes one call for each shard, all in one round trip. Result: in the order of the deliveries."""
+        """Makes one call for each shard, all in one round trip. Returns in the order of the deliveries."""
         batches = list(self._by_shard(deliveries))
         # Held deliveries do not wait for the registry: another server may hold it, and that one may be away.
         layouts = yield from self.topics.recall_each({keys.topic for keys, _ in batches})
@@ -394,7 +398,7 @@ class Core:
         return [placed[position] for position in range(len(deliveries))]
 
     def _end(self, deliveries: Sequence[Delivery], calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
-        """Makes calls that end deliveries, and passes their marks on to others. Result: that of each call."""
+        """Makes calls that end deliveries, and passes their marks on to others. Returns that of each call."""
         if not self._marks:
             return (yield calls) if calls else []
         heirs = self._marks.heirs(deliveries)

@@ -86,7 +86,7 @@ class RecordFetcher:
 
         The first round trip also makes the calls `along`.
 
-        Result: the records of all entries whose leases were not lost meanwhile, and since when those surely last.
+        Returns the records of all entries whose leases were not lost meanwhile, and since when those surely last.
         Entries that cannot be fetched or exceed `most_bytes` are released. Raises LisaError if nothing was fetched.
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
@@ -117,7 +117,7 @@ class RecordFetcher:
         return fetched, leased_at
 
     def _leave(self, batches: Sequence[Batch]) -> Flow[Sequence[Batch]]:
-        """Releases entries, as the read has brought enough. Result: none."""
+        """Releases entries, as the read has brought enough. Returns none."""
         self.note_unfetched(batches)
         yield from self.release()
         return ()
@@ -173,7 +173,7 @@ class RecordFetcher:
     def _fetch_some(
         self, batches: Sequence[Batch], along: Sequence[Call[Any]], target_s: float
     ) -> Flow[tuple[list[Fetched], list[Batch]]]:
-        """Makes one round trip. Result: what it brought, and the batches that are left."""
+        """Makes one round trip. Returns what it brought, and the batches that are left."""
         # A new record may be larger than all before: only the script keeps to a limit.
         fits = self.most_bytes is None and self.fits(batches)
         share = min(self._at_once, self.most_bytes or _MAX_BYTES) // len(batches)
@@ -230,7 +230,7 @@ class RecordFetcher:
     def _renew(
         self, layouts: Mapping[str, Layout], fetched: Sequence[Fetched], pending: Sequence[Batch], leased_at: float
     ) -> Flow[tuple[list[Fetched], list[Batch], float]]:
-        """Renews the leases of all entries that were read. Result: the entries still leased, and since when."""
+        """Renews the leases of all entries that were read. Returns the entries still leased, and since when."""
         asked_at = self._clock()
         everything = [*_batches(fetched), *pending]
         calls = [

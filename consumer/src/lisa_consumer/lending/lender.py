@@ -60,7 +60,7 @@ class AsyncLender(AsyncConsumer):
         """Lends deliveries that were just read, each for its own time, in one round trip.
 
         Without `by_id` only who knows the delivery itself can end it, and nothing is stored for that.
-        Result: False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
+        Returns False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
         that is not from 1 ms to 10 years.
         """
         return await self._run(self._core.lend(loans, by_id=by_id))
@@ -95,7 +95,7 @@ class AsyncLender(AsyncConsumer):
         return await self._run(self._core.read_note(topic, id))
 
     async def drop_note(self, topic: str, id: str) -> bool:
-        """Forgets the note on a message. Result: whether there was one."""
+        """Forgets the note on a message. Returns whether there was one."""
         return await self._run(self._core.drop_note(topic, id))
 
     async def server_time(self) -> int:

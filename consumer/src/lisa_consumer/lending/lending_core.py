@@ -77,7 +77,7 @@ class LendingCore(Core):
         return (yield from super()._resolve(topics))
 
     def lend(self, loans: Sequence[tuple[Delivery, Duration]], *, by_id: bool = True) -> Flow[list[bool]]:
-        """Gives deliveries their leases, and remembers them by id. Result: False for each whose lease was lost.
+        """Gives deliveries their leases, and remembers them by id. Returns False for each whose lease was lost.
 
         All in one round trip. Raises InvalidInput for a lease that is no duration.
         """
@@ -110,7 +110,7 @@ class LendingCore(Core):
         return result[1] if result else None
 
     def end_each(self, endings: Sequence[Ending]) -> Flow[list[Outcome]]:
-        """Ends the lent deliveries of these ids. Result: for each its outcome or its own error."""
+        """Ends the lent deliveries of these ids. Returns for each its outcome or its own error."""
         outcomes: list[Outcome] = [None] * len(endings)
         found: list[_Found] = []
         recalled = yield from self._recall_each([(ending.topic, ending.id) for ending in endings])
@@ -199,7 +199,7 @@ class LendingCore(Core):
         return next((note for note in notes if note is not None), None)
 
     def drop_note(self, topic: str, id: str) -> Flow[bool]:
-        """Forgets the note on a message. Result: whether there was one."""
+        """Forgets the note on a message. Returns whether there was one."""
         layouts = yield from self.topics.resolve_each([topic])
         counts: list[int] = yield [lending.drop_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
         return any(counts)

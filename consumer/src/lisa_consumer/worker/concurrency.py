@@ -50,7 +50,7 @@ class ConcurrencyLimit:
         return self.acquire_some(topic, 1) > 0
 
     def acquire_some(self, topic: str, most: int) -> int:
-        """Counts up to `most` more handlers of the topic, as many as may run. Result: how many."""
+        """Counts up to `most` more handlers of the topic, as many as may run. Returns how many."""
         count = min(most, self.room(topic))
         if count and topic not in self._apart:
             self._idle -= self._running[topic] == 0

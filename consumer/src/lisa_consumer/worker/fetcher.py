@@ -136,7 +136,7 @@ class Fetcher:
                 await wait_at_most(self._stopping, 0 if has_waited else RECONNECT.compute(failures))
 
     async def _read_once(self) -> bool:
-        """Reads what there is capacity for. Result: whether this proves that all servers of the topics answer.
+        """Reads what there is capacity for. Returns whether this proves that all servers of the topics answer.
 
         A read that brings something proves it only for some of them.
         """
@@ -207,7 +207,7 @@ class Fetcher:
             await cancel_all(waiting)
 
     async def _read_capacities(self, capacities: dict[str, int], *, wait: float | None) -> int:
-        """Reads topics, each up to its capacity. Result: the number of deliveries."""
+        """Reads topics, each up to its capacity. Returns the number of deliveries."""
         widest = min(max(capacities.values()), _AMPLE)
         if min(capacities.values()) * _NARROW_RATIO < widest:
             # One read has one limit for all of its topics: a nearly full topic must not hold up the others.

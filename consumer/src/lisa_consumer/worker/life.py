@@ -68,7 +68,7 @@ class Life:
             spans=HandlerSpans(core, settings.spans_per_s),
             threads=threads,
         )
-        self._aborts = Aborts(renewing, core, self.leases, self._executor)
+        self.aborts = Aborts(renewing, core, self.leases, self._executor)
         self._fetcher = Fetcher(
             *(connection, core, self._queue, self._executor),
             routes=routes,
@@ -79,6 +79,15 @@ class Life:
             stopping=stopping,
             burst=burst,
         )
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker drains."""
+        return self._stopping.is_set()
+
+    def find_stall(self) -> str:
+        """Which topics are stuck, and for how long; "" if none is."""
+        return self._stalls.find_problem()
 
     # Topics
 
@@ -122,7 +131,7 @@ class Life:
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
         self._health.check("handlers", self._stalls.find_problem)
-        services = self._settler.run(), self.leases.run(self.routes), self._aborts.run(), self._health.run(self._flush)
+        services = self._settler.run(), self.leases.run(self.routes), self._health.run(self._flush)
         settling, keeping, *aside = map(asyncio.create_task, services)
         executor = self._executor
         loops = self._fetcher.run(), executor.run(), executor.run_marked(), self._watch(), self._stopping.wait()

@@ -22,6 +22,8 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
+from lisa_common.observing.manager_watch import ManagerWatch
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
@@ -36,6 +38,7 @@ from lisa_consumer.settings import ConsumerSettings, settings_of
 from lisa_consumer.worker.discovery import Discovery
 from lisa_consumer.worker.leftovers import abandon_handlers, tasks_left, threads_left
 from lisa_consumer.worker.life import Life
+from lisa_consumer.worker.oversight import Oversight
 from lisa_consumer.worker.pausable import Pausable
 from lisa_consumer.worker.presence import Presence
 from lisa_consumer.worker.schedules import DeclaresSchedules
@@ -137,7 +140,8 @@ class Worker(DeclaresSchedules, Pausable):
         if "redis_url" in names:
             self.url = settings.redis_url.get_secret_value()
         if "prefix" in names:
-            self._core = Core(settings.prefix, self._core.group, self.name, codec=self._core.codec)
+            name = self.name if self._core.has_chosen_name else None
+            self._core = Core(settings.prefix, self._core.group, name, codec=self._core.codec)
             self._core.enable_marks()
 
     @property
@@ -251,7 +255,7 @@ class Worker(DeclaresSchedules, Pausable):
             sys.exit(1)
 
     async def _serve_until_signalled(self) -> bool:
-        """Serves. Result: False if the drain was ended."""
+        """Serves. Returns False if the drain was ended."""
         interrupted = asyncio.Event()
 
         def interrupt() -> None:
@@ -328,6 +332,7 @@ class Worker(DeclaresSchedules, Pausable):
     async def _serve(
         self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
     ) -> None:
+        self._core.app_release = settings.release
         threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
@@ -350,9 +355,12 @@ class Worker(DeclaresSchedules, Pausable):
                 *(self.name, self._core.group, ", ".join(names)),
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
-            declared = self._declared(renewing, settings.prefix)
-            async with declared, Presence(renewing, self._core).shown(), discovery.running(once=burst):
+            watch = ManagerWatch(lambda: renewing.run(find_absence(settings.prefix)))
+            self.health.remarks = [lambda: watch.absence]
+            declared, shown = self._declared(renewing, settings.prefix), Presence(renewing, self._core).shown()
+            async with declared, shown, watch.running(), discovery.running(once=burst):
                 with self._pausing(life):
-                    await life.run()
+                    async with Oversight(renewing, self._core, life, self, settings).shown():
+                        await life.run()
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name, extra=event("worker_ended", consumer=self.name, group=self.group))

@@ -75,7 +75,7 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
     Rule(Scope.TOPIC, _ADMIN): (
         *_of_topic("GET", "PUT", "PATCH", "DELETE", "GET /messages", "GET /sizes", "POST /shards"),
         *_of_topic("GET /groups", "PUT /groups/{group}", "DELETE /groups/{group}"),
-        *_of_topic("GET /garbage", "POST /garbage/replay", "POST /garbage/purge"),
+        *_of_topic("GET /garbage", "GET /garbage/summary", "POST /garbage/replay", "POST /garbage/purge"),
         *_calls("getTopicInfo"),
         *_pages(
             "confirm",
@@ -87,7 +87,7 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
             "do-purge",
             "do-replay-edited",
         ),
-        *_pages("do-bulk", "do-policy", "do-pause"),
+        *_pages("do-bulk", "do-chosen", "do-policy", "do-pause"),
     ),
     Rule(Scope.TOPIC, _VIEW): _pages("topic", "data", "messages", "message", "body"),
     Rule(Scope.RECEIPTS, _CONSUME): (
@@ -98,13 +98,15 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
         "POST /v1/release",
     ),
     Rule(Scope.OWN_TOPICS, _ADMIN): (
-        *("GET /v1/topics", "GET /v1/sizes"),
+        *("GET /v1/topics", "GET /v1/sizes", "GET /v1/workers"),
         # These name an operation or a schedule.
         *_pages("do-stop", "do-resume", "do-pause-schedule", "do-resume-schedule", "do-run-now", "do-skip"),
     ),
-    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "lateness", "schedules", "schedule", "activity"),
+    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "lateness", "schedules", "schedule", "activity", "workers"),
     Rule(Scope.ALL_TOPICS, _ADMIN): (
         "/metrics",
+        *_pages("do-pause-worker", "do-resume-worker", "do-drain-worker"),
+        *(f"POST /v1/workers/{{worker}}/{verb}" for verb in ("pause", "resume", "drain")),
         *_calls("getMonitorData", "getMonitorString", "getTopicInfoList"),
     ),
     Rule(Scope.ALL_TOPICS, _ADMIN, changes_by_get=True): ("/camellia/health/online", "/camellia/health/offline"),

@@ -22,6 +22,7 @@ from lisa_gateway.dashboard.fragments import Fragments, Part
 from lisa_gateway.dashboard.pages import (
     activity,
     capacity,
+    chosen,
     lateness,
     message,
     messages,
@@ -29,6 +30,7 @@ from lisa_gateway.dashboard.pages import (
     server,
     topic,
     topics,
+    workers,
 )
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
@@ -60,6 +62,7 @@ _PAGES: Mapping[str, Handler] = {
     "lateness": lateness.show,
     "capacity": capacity.show,
     "server": server.show,
+    "workers": workers.show,
     "activity": activity.show,
 }
 """By their paths below the dashboard."""
@@ -68,6 +71,8 @@ _ACTIONS: Mapping[str, Handler] = {
     **message.ACTIONS,
     **activity.ACTIONS,
     **schedules.ACTIONS,
+    **chosen.ACTIONS,
+    **workers.ACTIONS,
     "policy": topic.set_policy,
     "pause": topic.pause,
 }

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["MOST_EDITED", "Shown", "as_text", "show_body"]
+__all__ = ["MOST_EDITED", "Shown", "as_text", "excerpt", "show_body"]
 
 _MOST = 65_536
 """Bytes that a page shows; the whole body can be downloaded."""
@@ -14,6 +14,9 @@ MOST_EDITED = 262_144
 
 _JSON_MOST = 131_072
 """Bytes of a body that is laid out as JSON: for more, the other requests of the gateway would have to wait too long."""
+
+_SHORT, _EXCERPT = 4_096, 120
+"""Bytes of a body of which a list shows the beginning, and the characters that it shows."""
 
 _HEX_MOST = 16_384
 _LINE = 16
@@ -48,6 +51,12 @@ def show_body(body: bytes, wanted: str) -> Shown:
         return Shown(_as_hex(body[:_HEX_MOST]), form, forms, len(body), len(body) > _HEX_MOST)
     shown = (parsed if form == "json" else text) or ""
     return Shown(shown[:_MOST], form, forms, len(body), len(shown) > _MOST)
+
+
+def excerpt(body: bytes) -> str:
+    """The beginning of a short body, on one line; empty for a long one, and for one that is no text."""
+    text = as_text(body) if len(body) <= _SHORT else None
+    return " ".join((text or "").split())[:_EXCERPT]
 
 
 def as_text(body: bytes) -> str | None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
@@ -20,7 +22,7 @@ from lisa_manager import (
     new_operation_id,
 )
 
-__all__ = ["VERBS", "BulkRunner"]
+__all__ = ["VERBS", "BulkRunner", "change"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class BulkRunner:
         gateway.on_close.append(self.close)
 
     async def start(self, who: str, what: str, selection: Selection, total: int) -> str:
-        """Begins an operation. Result: its id. Raises LisaError if it cannot be stored."""
+        """Begins an operation. Returns its id. Raises LisaError if it cannot be stored."""
         operation = Operation(new_operation_id(), who, what, selection.topic, selection.text, total)
         await self._gateway.admin.save_operation(operation)
         task = asyncio.create_task(_Run(self._gateway.admin, operation, selection).run(self._slots))
@@ -157,25 +159,32 @@ class _Run:
         self._operation = replace(self._operation, done=result.done, failed=failed)
         return not result.stopped
 
-    async def _change_garbage(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
-        call = self._admin.replay if what == "replay" else self._admin.purge
-        done = failed = 0
-        # By group, as another group's copy of the same message may not be selected.
-        for group in dict.fromkeys(message.group or "" for message in chosen):
-            ids = [message.id for message in chosen if (message.group or "") == group]
-            result = await call(self._selection.topic, ids, GarbageFilter(group))
-            done, failed = done + result.done, failed + sum(result.failed.values())
+    async def _change(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
+        topic, done, failed = self._selection.topic, 0, 0
+        # By group, as another group's copy of the same dead letter may not be selected.
+        by_group = what in ("replay", "purge")
+        for group in dict.fromkeys(message.group or "" if by_group else "" for message in chosen):
+            ids = dict.fromkeys(message.id for message in chosen if not by_group or (message.group or "") == group)
+            at = self._selection.target if what == "reschedule" else None
+            changed, left = await change(self._admin, topic, list(ids), what, group=group, at=at)
+            done, failed = done + changed, failed + left
         return done, failed
 
-    async def _change(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
-        topic, ids = self._selection.topic, list(dict.fromkeys(message.id for message in chosen))
-        if what in ("replay", "purge"):
-            return await self._change_garbage(what, chosen)
-        if what == "cancel":
-            ends = (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED)
-            cancelled = [outcome in ends for outcome in (await self._admin.cancel(topic, ids)).values()]
-            return sum(cancelled), len(cancelled) - sum(cancelled)
-        at = self._selection.target if what == "reschedule" else None
-        outcomes = (await self._admin.reschedule(topic, ids, at=at)).values()
-        moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome in outcomes)
-        return moved, len(ids) - moved
+
+async def change(
+    admin: AsyncAdmin, topic: str, ids: Sequence[str], what: str, *, group: str, at: datetime | None = None
+) -> tuple[int, int]:
+    """Does one of `VERBS` to messages, but to dead letters only of a group.
+
+    Returns how many it changed, and how many it did not.
+    """
+    if what in ("replay", "purge"):
+        result = await (admin.replay if what == "replay" else admin.purge)(topic, ids, GarbageFilter(group))
+        return result.done, sum(result.failed.values())
+    if what == "cancel":
+        ends = (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED)
+        cancelled = [outcome in ends for outcome in (await admin.cancel(topic, ids)).values()]
+        return sum(cancelled), len(cancelled) - sum(cancelled)
+    outcomes = (await admin.reschedule(topic, ids, at=at)).values()
+    moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome in outcomes)
+    return moved, len(ids) - moved

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, NOT_OF_PATTERNS, Policy
 from lisa_common.validation import duration_ms, expected_by
 from lisa_gateway.json_text import decode
 from lisa_manager import DEFAULT
@@ -20,9 +20,6 @@ _MS = "_ms"
 
 _OTHER_LABELS = {"expire_idle": "expire_idle_mode"}
 """Fields that are not labelled by their names: without its unit, another field has that name."""
-
-_HIDDEN = {*LAYOUT_FIELDS, "limits_revision"}
-"""Fields that programs set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def form_fields(policy: Policy) -> list[FormField]:
             name in policy.model_fields_set,
         )
         for name, field in Policy.model_fields.items()
-        if name not in _HIDDEN
+        if name not in NOT_OF_PATTERNS
     ]
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_name
-from lisa_manager import REASONS, GarbageFilter, ListedMessage, State
+from lisa_manager import REASONS, Failure, GarbageFilter, ListedMessage, State
 
 __all__ = ["STATES", "Selection", "read_due", "without_contents"]
 
@@ -19,7 +19,8 @@ _CONTENTS = ("header", "body", "error")
 """Filters by what messages hold, or what quotes it."""
 
 _OF_CONTENTS = re.compile(rf"\b({'|'.join(_CONTENTS)})=[^&\s]*")
-_FIELDS = ("group", "reason", "age", "header", "body", "error", "id", "to")
+_FIELDS = ("group", "reason", "age", "since", "release", "header", "body", "error", "id", "to", "order")
+_ORDERS = ("newest", "oldest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,10 @@ class Selection:
                 raise InvalidInput("group", group, "empty for waiting messages, which no group has yet")
         if given.get("reason", REASONS[0]) not in REASONS:
             raise InvalidInput("reason", given["reason"], f"one of {', '.join(REASONS)}")
-        if "age" in given:
-            read_duration("age", given["age"])
+        for name in given.keys() & {"age", "since"}:
+            read_duration(name, given[name])
+        if given.get("order", _ORDERS[0]) not in _ORDERS:
+            raise InvalidInput("order", given["order"], f"one of {', '.join(_ORDERS)}")
         if "to" in given:
             read_moment("to", given["to"])
         return self
@@ -79,18 +82,26 @@ class Selection:
     @property
     def is_filtered(self) -> bool:
         """Whether it leaves out any message of the state."""
-        return bool(self.given.keys() - {"to"})
+        return bool(self.given.keys() - {"to", "order"})
+
+    @property
+    def newest_first(self) -> bool:
+        """Whether those that died last come first."""
+        return self.state is State.GARBAGE and self.given.get("order") != "oldest"
 
     @property
     def needs_look(self) -> bool:
         """Whether each message has to be looked at, beyond what dead letters are selected by."""
-        return bool(self.given.keys() & {"header", "body", "error", "id"})
+        return bool(self.given.keys() & {"header", "body", "id"})
 
     @property
     def garbage_filter(self) -> GarbageFilter:
         """What dead letters are selected by."""
-        age = read_duration("age", self.given["age"]) if "age" in self.given else None
-        return GarbageFilter(self.group, self.given.get("reason"), age)
+        given = self.given
+        age, since = (read_duration(name, given[name]) if name in given else None for name in ("age", "since"))
+        return GarbageFilter(
+            self.group, given.get("reason"), age, error=given.get("error"), since=since, release=given.get("release")
+        )
 
     @property
     def target(self) -> datetime | None:
@@ -104,18 +115,30 @@ class Selection:
 
     def matches(self, message: ListedMessage, now_ms: int) -> bool:
         """Whether a message of this state, and group, is selected."""
-        given, record, failure = self.given, message.record, message.failure
-        if "age" in given and abs(now_ms - message.at_ms) < read_duration("age", given["age"]) * 1000:
+        given, record, age_ms = self.given, message.record, now_ms - message.at_ms
+        if "age" in given and abs(age_ms) < read_duration("age", given["age"]) * 1000:
             return False
-        if "reason" in given and given["reason"] != (failure.reason if failure else "unknown"):
+        if "since" in given and age_ms > read_duration("since", given["since"]) * 1000:
             return False
-        if "error" in given and given["error"].lower() not in (failure.error if failure else "").lower():
+        if not self._matches_failure(message.failure):
             return False
         if "id" in given and given["id"] not in message.id:
             return False
         if "body" in given and (record is None or given["body"].encode("utf-8", "surrogateescape") not in record.body):
             return False
         return "header" not in given or (record is not None and _has_header(record.headers, given["header"]))
+
+    def _matches_failure(self, failure: Failure | None) -> bool:
+        given = self.given
+        if given.get("error", "").lower() not in (failure.error if failure else "").lower():
+            return False
+        return all(
+            name not in given or given[name] == value
+            for name, value in (
+                ("reason", failure.reason if failure else "unknown"),
+                ("release", failure.release if failure else ""),
+            )
+        )
 
 
 def read_due(field: str, text: str) -> float | datetime:

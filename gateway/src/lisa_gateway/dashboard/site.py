@@ -33,6 +33,7 @@ HEADERS = {
 _PAGES = (
     ("", "Topics"),
     ("lateness", "Lateness"),
+    ("workers", "Workers"),
     ("schedules", "Schedules"),
     ("capacity", "Capacity"),
     ("server", "Server"),

@@ -16,7 +16,7 @@ from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse
-from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics  # noqa: F401 - they register operations
+from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics, workers  # noqa: F401 - they register operations
 from lisa_gateway.v1.openapi import document
 from lisa_gateway.v1.operation import OPERATIONS, Operation, respond
 from lisa_gateway.v1.receipts import Receipts

@@ -1,27 +1,37 @@
 """Operations on dead letters: list, replay and purge them."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_gateway.v1 import answers
-from lisa_gateway.v1.models import GarbageQuery, GarbageWork, duration_of
+from lisa_gateway.v1.models import GarbageQuery, GarbageWork, SummaryQuery, duration_of
 from lisa_gateway.v1.operation import Answer, Call, operation
 from lisa_manager import BulkResult, DeadLetter, GarbageFilter
 
-__all__ = ["list_garbage", "purge_garbage", "replay_garbage"]
+__all__ = ["list_garbage", "purge_garbage", "replay_garbage", "summarize_garbage"]
 
 _GARBAGE = "/v1/topics/{topic}/garbage"
 
 
-def _filter(given: GarbageQuery | GarbageWork) -> GarbageFilter:
-    return GarbageFilter(given.group, given.reason, duration_of("older_than", given.older_than))
+def _filter(given: GarbageQuery | GarbageWork | SummaryQuery) -> GarbageFilter:
+    return GarbageFilter(
+        given.group,
+        given.reason,
+        duration_of("older_than", given.older_than),
+        error=given.error,
+        since=duration_of("since", given.since),
+        release=given.release,
+    )
 
 
 @operation(f"GET {_GARBAGE}", {200: answers.Garbage}, query=GarbageQuery)
 async def list_garbage(call: Call) -> Answer:
-    """Lists dead letters, the latest first."""
-    listed = await call.gateway.admin.garbage(call.topic, _filter(call.query), limit=call.query.limit)
+    """Lists dead letters, the latest first unless asked otherwise."""
+    query: GarbageQuery = call.query
+    oldest_first = query.order == "oldest"
+    listed = await call.gateway.admin.garbage(call.topic, _filter(query), limit=query.limit, oldest_first=oldest_first)
     return Answer({"letters": [_letter(letter) for letter in listed.letters], "more": listed.more})
 
 
@@ -34,7 +44,16 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "attempts": failure.attempts if failure else None,
         "error": failure.error if failure else None,
+        "release": letter.release or None,
+        "trace": failure.trace if failure else (),
     }
+
+
+@operation(f"GET {_GARBAGE}/summary", {200: answers.GarbageSummary}, query=SummaryQuery)
+async def summarize_garbage(call: Call) -> Answer:
+    """Counts dead letters by reason, first line of the error, group and release of the handler."""
+    query: SummaryQuery = call.query
+    return Answer(asdict(await call.gateway.admin.summarize_garbage(call.topic, _filter(query), limit=query.limit)))
 
 
 _Named = Callable[..., Awaitable[BulkResult]]

@@ -32,7 +32,9 @@ __all__ = [
     "Rejects",
     "Reschedule",
     "Shards",
+    "SummaryQuery",
     "UnknownMember",
+    "WorkersQuery",
     "duration_of",
     "moment_of",
 ]
@@ -254,6 +256,27 @@ class _GarbageFilter(Input):
     group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
     reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
     older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
+    error: Annotated[str | None, Field(max_length=500, description="only those whose error holds this text")] = None
+    since: Annotated[_Duration | None, Field(description="only those that died within this time; over older_than")] = (
+        None
+    )
+    release: Annotated[
+        str | None, Field(max_length=64, description="only those that handlers of this release failed; empty: unknown")
+    ] = None
+
+
+class SummaryQuery(_GarbageFilter):
+    """Which dead letters to count."""
+
+    model_config = ConfigDict(strict=False)
+
+    limit: Annotated[int, Field(ge=1, le=1_000_000, description="how many to look at, the latest")] = 100_000
+
+
+class WorkersQuery(Input):
+    """Which workers."""
+
+    group: Annotated[str | None, Field(description="only workers of this group")] = None
 
 
 class GarbageQuery(_GarbageFilter):
@@ -262,6 +285,7 @@ class GarbageQuery(_GarbageFilter):
     model_config = ConfigDict(strict=False)
 
     limit: Annotated[int, Field(ge=1, le=1_000)] = 50
+    order: Annotated[Literal["newest", "oldest"], Field(description="which come first")] = "newest"
 
 
 class GarbageWork(_GarbageFilter):

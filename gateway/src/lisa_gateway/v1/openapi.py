@@ -114,6 +114,7 @@ def _needs(rule: Rule) -> str:
     of = {
         Scope.TOPIC: "for the topic",
         Scope.RECEIPTS: "for the topics of all receipts",
+        Scope.ALL_TOPICS: "for all topics",
         Scope.OWN_TOPICS: "and shows the topics for which the caller has it",
     }
     return f"Needs the role {' or '.join(f'`{role}`' for role in rule.roles)} {of[rule.scope]}."

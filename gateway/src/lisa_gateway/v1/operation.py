@@ -169,6 +169,7 @@ _MOST_OF_NAME = 200
 _CHECKS: dict[str, Callable[[str], str]] = {
     "topic": lambda value: check_name("topic", value),
     "group": lambda value: check_name("group", value),
+    "worker": lambda value: check_name("worker", value),
     "id": check_id,
 }
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import Policy
+from lisa_common.model.policy import INTERNAL_FIELDS, Policy
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.models import Input, Shards
@@ -39,7 +39,7 @@ class _Force(Input):
     force: Annotated[bool, Field(description="drop its messages with it")] = False
 
 
-_FIELDS = tuple(name for name in Policy.model_fields if name not in ("former", "drained", "limits_revision"))
+_FIELDS = tuple(name for name in Policy.model_fields if name not in INTERNAL_FIELDS)
 
 _MOST_FIELDS = 100
 
@@ -128,7 +128,9 @@ async def create_topic(call: Call) -> Answer:
     await call.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
     policy = await admin.policy(call.topic)
-    differing = [name for name, value in fields.items() if getattr(policy, name) != value]
+    # Patterns may have capped its own values.
+    own = policy.model_dump() | policy.own_fields
+    differing = [name for name, value in fields.items() if own[name] != value]
     if differing:
         detail = f"topic {call.topic!r} exists with another {differing[0]}; PATCH changes it"
         raise Refusal(Problem(409, "conflict", detail, {"field": differing[0], "value": fields[differing[0]]}))

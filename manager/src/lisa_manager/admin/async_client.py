@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,9 +13,11 @@ from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.model.keys import events_channel
+from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import PING, Flow
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
@@ -27,6 +29,7 @@ from lisa_manager.admin import (
     check,
     groups,
     listing,
+    patterns,
     reshard,
     schedule_changes,
     schedule_sends,
@@ -40,8 +43,10 @@ from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, Garb
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
+from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
@@ -91,10 +96,19 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
-        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        topic: str,
+        state: State,
+        *,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
     ) -> MessagePage:
         """See `Admin.messages`."""
-        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        flow = listing.list_messages(
+            self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
+        )
         return await self._run(flow)
 
     async def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
@@ -127,9 +141,17 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         """See `Admin.reschedule`."""
         return await self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
 
-    async def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
+    async def garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50, oldest_first: bool = False
+    ) -> GarbageList:
         """See `Admin.garbage`."""
-        return await self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+        return await self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
+
+    async def summarize_garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 100_000
+    ) -> GarbageSummary:
+        """See `Admin.summarize_garbage`."""
+        return await self._run(summarize(self._prefix, topic, where, limit))
 
     async def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """See `Admin.count_garbage`."""
@@ -188,6 +210,24 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
     async def set_policy(self, topic: str, **changes: Any) -> Policy:
         """See `Admin.set_policy`."""
         return await self._run(topics.set_policy(self._prefix, topic, changes))
+
+    async def pattern_policies(self) -> list[PatternPolicy]:
+        """See `Admin.pattern_policies`."""
+        return await self._run(patterns.list_patterns(self._prefix))
+
+    async def set_pattern_policy(
+        self, pattern: str, fields: Mapping[str, Any], *, priority: int | None = None, cap: bool = False
+    ) -> PatternChange:
+        """See `Admin.set_pattern_policy`."""
+        return await self._run(patterns.set_pattern(self._prefix, pattern, fields, priority=priority, cap=cap))
+
+    async def drop_pattern_policy(self, pattern: str, *, cap: bool = False) -> PatternChange | None:
+        """See `Admin.drop_pattern_policy`."""
+        return await self._run(patterns.drop_pattern(self._prefix, pattern, cap=cap))
+
+    async def explain_policy(self, topic: str) -> Explained:
+        """See `Admin.explain_policy`."""
+        return await self._run(patterns.explain(self._prefix, topic))
 
     async def reshard(self, topic: str, shards: int) -> ReshardResult:
         """See `Admin.reshard`."""
@@ -273,7 +313,7 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         patience_s: float = math.inf,
         explain: Callable[[str], object] = lambda _: None,
     ) -> bool:
-        """Waits up to `patience_s` seconds until the server answers. Result: False if `stopping` was set before.
+        """Waits up to `patience_s` seconds until the server answers. Returns False if `stopping` was set before.
 
         `explain` is called with each error that it waits out. Raises the last one in the end, and at once an error that
         waiting does not correct, such as a wrong password.
@@ -292,7 +332,17 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
             roles = await judge_roles(self._connection, self._prefix)
         except LisaError as error:
             roles = [f"what users may do cannot be checked: {error}"]
-        return replace(health, roles=roles)
+        findings, hints = list[str](), list[str]()
+        # A user may know one of them only, and of a Cluster a node may be away.
+        with suppress(LisaError):
+            hints = list(filter(None, [await self.missing_manager()]))
+            if await self.topics():
+                findings, hints = hints, []
+        return replace(health, findings=[*health.findings, *findings], roles=roles, hints=hints)
+
+    async def missing_manager(self) -> str:
+        """See `Admin.missing_manager`."""
+        return await self._run(find_absence(self._prefix))
 
     async def server_facts(self) -> ServerFacts:
         """See `Admin.server_facts`."""

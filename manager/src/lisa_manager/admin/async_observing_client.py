@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
+from lisa_common.model.worker_state import Wish, WorkerState
 from lisa_common.protocol.call import Flow
-from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations
+from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations, workers
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.due_counts import DueCounts
@@ -42,6 +43,26 @@ class AsyncObservingAdmin:
     async def consumers(self, topic: str) -> list[ConsumerStatus]:
         """See `Admin.consumers`."""
         return await self._run(consumers.list_consumers(self._prefix, topic))
+
+    async def workers(self, *, topic: str | None = None, group: str | None = None) -> list[WorkerState]:
+        """See `Admin.workers`."""
+        return await self._run(workers.list_workers(self._prefix, topic, group))
+
+    async def worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """See `Admin.worker`."""
+        return await self._run(workers.find_worker(self._prefix, name, group))
+
+    async def pause_worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """See `Admin.pause_worker`."""
+        return await self._run(workers.ask(self._prefix, name, group, Wish.PAUSE))
+
+    async def resume_worker(self, name: str, *, group: str | None = None) -> bool:
+        """See `Admin.resume_worker`."""
+        return await self._run(workers.resume(self._prefix, name, group))
+
+    async def drain_worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """See `Admin.drain_worker`."""
+        return await self._run(workers.ask(self._prefix, name, group, Wish.DRAIN))
 
     async def note_activity(self, done: Activity) -> None:
         """See `Admin.note_activity`."""

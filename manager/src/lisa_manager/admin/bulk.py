@@ -12,7 +12,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms
 from lisa_manager.admin import garbage
-from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Selector
+from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Selector, read_merged
 from lisa_manager.admin.queries import existing
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "OnProgress",
     "StopBulk",
     "count",
+    "count_all",
     "dead_letters",
     "purge",
     "replay",
+    "selector_of",
 ]
 
 OnProgress = Callable[[int, int], object]
@@ -49,14 +51,24 @@ class GarbageFilter:
     """Only copies that died for this reason, one of `REASONS`."""
     older_than: Duration | None = None
     """Only copies that died at least so long ago, in seconds or as a timedelta."""
+    error: str | None = None
+    """Only copies whose error holds this text, in small or capital letters."""
+    since: Duration | None = None
+    """Only copies that died within the last so many seconds, or a timedelta; it has to exceed `older_than`."""
+    release: str | None = None
+    """Only copies that a handler of this release failed; "" for those of an unknown one."""
 
     def __post_init__(self) -> None:
         if self.group:
             check_name("group", self.group)
         if self.reason is not None and self.reason not in REASONS:
             raise InvalidInput("reason", self.reason, f"one of {', '.join(REASONS)}")
-        if self.older_than is not None:
-            duration_ms("older_than", self.older_than)
+        older_ms = 0 if self.older_than is None else duration_ms("older_than", self.older_than)
+        if self.since is not None and duration_ms("since", self.since) <= older_ms:
+            raise InvalidInput("since", self.since, f"longer than older_than, {self.older_than}")
+        for name, text in (("error", self.error), ("release", self.release)):
+            if text is not None and not isinstance(text, str):
+                raise InvalidInput(name, text, "text")
 
 
 ALL_GARBAGE = GarbageFilter()
@@ -64,7 +76,7 @@ ALL_GARBAGE = GarbageFilter()
 
 @dataclass(frozen=True, slots=True)
 class GarbageList:
-    """Dead letters, the latest first."""
+    """Dead letters by their time of death, the latest first unless asked otherwise."""
 
     letters: tuple[DeadLetter, ...]
     more: bool
@@ -85,37 +97,45 @@ class BulkResult:
     """Whether `on_progress` ended it early."""
 
 
-def _selector(where: GarbageFilter) -> Flow[Selector]:
+def selector_of(where: GarbageFilter) -> Flow[Selector]:
+    """The selector of a filter, whose times are those of the server's clock."""
     if not isinstance(where, GarbageFilter):
         raise InvalidInput("where", where, "a GarbageFilter")
-    if where.older_than is None:
-        return Selector(where.group, where.reason)
+    selector = Selector(where.group, where.reason, error=where.error, release=where.release)
+    if where.older_than is None and where.since is None:
+        return selector
     now: int = yield server_time()
-    return Selector(where.group, where.reason, now - duration_ms("older_than", where.older_than))
+    before_ms = None if where.older_than is None else now - duration_ms("older_than", where.older_than)
+    after_ms = None if where.since is None else now - duration_ms("since", where.since)
+    return replace(selector, died_before_ms=before_ms, died_after_ms=after_ms)
 
 
-def dead_letters(prefix: str, topic: str, where: GarbageFilter, limit: int) -> Flow[GarbageList]:
+def dead_letters(
+    prefix: str, topic: str, where: GarbageFilter, limit: int, *, oldest_first: bool = False
+) -> Flow[GarbageList]:
     """Lists dead letters of all shards."""
     check_int("limit", limit, 1, _MOST_LISTED)
     layout = yield from existing(prefix, topic)
-    selector = yield from _selector(where)
-    letters, more = list[DeadLetter](), False
-    for keys in layout.served:
-        pages, of_shard = Pages(keys, selector, newest_first=True), list[DeadLetter]()
-        while not pages.done and len(of_shard) < limit:
-            of_shard += yield from pages.next_page()
-        letters += of_shard
-        more = more or not pages.done
-    letters.sort(key=lambda letter: -letter.died_ms)
-    return GarbageList(tuple(letters[:limit]), more or len(letters) > limit)
+    selector = yield from selector_of(where)
+    shards = [Pages(keys, selector, newest_first=not oldest_first) for keys in layout.served]
+    letters, direction = list[DeadLetter](), 1 if oldest_first else -1
+    for pages in read_merged(shards):
+        if pages.edge is not None and len(letters) >= limit:
+            letters.sort(key=lambda letter: letter.died_ms * direction)
+            if letters[limit - 1].died_ms * direction <= pages.edge * direction:
+                # What is left in any shard comes later.
+                break
+        letters += yield from pages.next_page()
+    letters.sort(key=lambda letter: letter.died_ms * direction)
+    return GarbageList(tuple(letters[:limit]), len(letters) > limit or not all(pages.done for pages in shards))
 
 
 def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[int]:
-    """How many selected dead letters a topic holds. A group or a reason takes a look at each of them."""
+    """How many selected dead letters a topic holds. Whatever selects by more than their times looks at each."""
     layout = yield from existing(prefix, topic)
-    selector = yield from _selector(where)
-    if selector.group is None and selector.reason is None:
-        return (yield from _count(layout, selector.died_before_ms))
+    selector = yield from selector_of(where)
+    if not selector.needs_look:
+        return (yield from count_all(layout, selector))
     selected = 0
     for keys in layout.served:
         pages = Pages(keys, selector)
@@ -124,8 +144,9 @@ def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[i
     return selected
 
 
-def _count(layout: Layout, before_ms: int | None = None) -> Flow[int]:
-    return sum((yield [garbage.count(keys, before_ms) for keys in layout.served]))
+def count_all(layout: Layout, selector: Selector) -> Flow[int]:
+    """How many dead letters died at the times that are selected."""
+    return sum((yield [garbage.count(keys, selector) for keys in layout.served]))
 
 
 _Verb = Callable[[ShardKeys, Sequence[DeadLetter]], Flow[list[str]]]
@@ -148,7 +169,7 @@ def purge(
 def _run(bulk: "_Bulk", prefix: str, topic: str, ids: Sequence[str] | None, where: GarbageFilter) -> Flow[BulkResult]:
     check_callable("on_progress", bulk.on_progress)
     layout = yield from existing(prefix, topic)
-    selector = yield from _selector(where)
+    selector = yield from selector_of(where)
     stopped = False
     try:
         yield from bulk.on_all(layout, selector) if ids is None else bulk.on_named(layout, ids, selector)
@@ -185,7 +206,7 @@ class _Bulk:
         """Works on all selected dead letters, oldest first. Leaves out those that die meanwhile, so it ends."""
         now = (yield server_time()) + 1
         selector = replace(selector, died_before_ms=min(now, selector.died_before_ms or now))
-        total, done = (yield from _count(layout, selector.died_before_ms)), 0
+        total, done = (yield from count_all(layout, selector)), 0
         for keys in layout.served:
             pages = Pages(keys, selector)
             while not pages.done:

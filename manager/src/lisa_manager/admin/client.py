@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.client.per_loop import is_loop_running
+from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic, Topics
@@ -23,6 +25,7 @@ from lisa_manager.admin import (
     check,
     groups,
     listing,
+    patterns,
     reshard,
     schedule_changes,
     schedule_sends,
@@ -35,9 +38,11 @@ from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.observing_client import ObservingAdmin
+from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
@@ -109,16 +114,27 @@ class Admin(ObservingAdmin, Closing):
         return self._run(trace(self._prefix, topic, id))
 
     def messages(
-        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        topic: str,
+        state: State,
+        *,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
     ) -> MessagePage:
         """A page of messages that are waiting, ready, delivered, in retry or in garbage, oldest first in each shard.
+
+        With `newest_first`, which is for garbage, those that died last come first in each shard.
 
         Where the policy limits keys, those that are due but wait for others of their key come first, then all others.
         `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
         and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
         UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.
         """
-        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        flow = listing.list_messages(
+            self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
+        )
         return self._run(flow)
 
     def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
@@ -165,14 +181,29 @@ class Admin(ObservingAdmin, Closing):
         """
         return self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
 
-    def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
-        """The latest dead letters, up to `limit` (1 to 1,000,000), without bodies. Raises UnknownTopic."""
-        return self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+    def garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50, oldest_first: bool = False
+    ) -> GarbageList:
+        """The latest dead letters, or the earliest, up to `limit` (1 to 1,000,000), without bodies.
+
+        Raises UnknownTopic.
+        """
+        return self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
+
+    def summarize_garbage(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 100_000
+    ) -> GarbageSummary:
+        """Why dead letters died: counted by reason, first line of the error, group and release of the handler.
+
+        Looks at the latest `limit` (1 to 10,000,000), a thousand at a time; `more` tells that there are earlier ones.
+        Raises UnknownTopic.
+        """
+        return self._run(summarize(self._prefix, topic, where, limit))
 
     def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """How many selected dead letters a topic holds. Raises UnknownTopic.
 
-        A filter by group or reason looks at each of them.
+        A filter by more than `older_than` and `since` looks at each of them.
         """
         return self._run(bulk.count(self._prefix, topic, where))
 
@@ -238,10 +269,38 @@ class Admin(ObservingAdmin, Closing):
     def set_policy(self, topic: str, **changes: Any) -> Policy:
         """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.
 
-        The value `DEFAULT` sets a field back. Declares a topic that does not exist. Running programs use the new policy
-        within 10 seconds. Raises InvalidInput before anything is written.
+        The value `DEFAULT` sets a field back, to what patterns give. Declares a topic that does not exist. Running
+        programs use the new policy within 10 seconds. Raises InvalidInput before anything is written.
         """
         return self._run(topics.set_policy(self._prefix, topic, changes))
+
+    def pattern_policies(self) -> list[PatternPolicy]:
+        """All policies of patterns, in the order in which they apply, then all caps."""
+        return self._run(patterns.list_patterns(self._prefix))
+
+    def set_pattern_policy(
+        self, pattern: str, fields: Mapping[str, Any], *, priority: int | None = None, cap: bool = False
+    ) -> PatternChange:
+        """Sets policy fields of all topics that fit a pattern, those that exist and those that will.
+
+            admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000, "max_retries": 3}, priority=10)
+
+        "*" stands for any text. A topic's own values win over those of patterns; among patterns that set the same
+        field, the highest `priority` wins (0 by default), then the longest pattern. With `cap`, the values are the
+        highest that these topics may have, their own included; the lowest cap holds. Keeps other fields of the pattern,
+        and its priority; the value `DEFAULT` removes a field. When the call returns, all topics have their new
+        policies; managers complete a call that was interrupted, and so does a repetition. Raises InvalidInput before
+        anything is written, also where a topic cannot have a value.
+        """
+        return self._run(patterns.set_pattern(self._prefix, pattern, fields, priority=priority, cap=cap))
+
+    def drop_pattern_policy(self, pattern: str, *, cap: bool = False) -> PatternChange | None:
+        """Removes the policy of a pattern, or its cap, from all topics. Returns None where there was none."""
+        return self._run(patterns.drop_pattern(self._prefix, pattern, cap=cap))
+
+    def explain_policy(self, topic: str) -> Explained:
+        """Where each field of a topic's policy comes from. The topic need not exist."""
+        return self._run(patterns.explain(self._prefix, topic))
 
     def reshard(self, topic: str, shards: int) -> ReshardResult:
         """Spreads the new messages of a topic over another number of shards, while all programs run.
@@ -360,6 +419,10 @@ class Admin(ObservingAdmin, Closing):
     def doctor(self) -> Health:
         """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
         return self._at_all_nodes(AsyncAdmin.doctor)
+
+    def missing_manager(self) -> str:
+        """Returns one line with the command to run if no manager runs; "" if one does, or if the user may not know."""
+        return self._run(find_absence(self._prefix))
 
     def server_facts(self) -> ServerFacts:
         """Version, memory, clients and clock of the server, or of each node, and the managers that lately lived."""

@@ -11,7 +11,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_manager.admin.queries import PAGE, chunks, scored
 from lisa_manager.shard_groups import groups
 
-__all__ = ["REASONS", "DeadLetter", "Pages", "Selector", "batches", "count", "named", "purge", "replay"]
+__all__ = ["REASONS", "DeadLetter", "Pages", "Selector", "batches", "count", "named", "purge", "read_merged", "replay"]
 
 _AT_ONCE = 200
 """Most dead letters in one script call."""
@@ -48,6 +48,16 @@ class DeadLetter:
         """Why it died; "unknown" where its failure is lost."""
         return self.failure.reason if self.failure else _UNKNOWN
 
+    @property
+    def error(self) -> str:
+        """The text of its last failure; empty where that is lost."""
+        return self.failure.error if self.failure else ""
+
+    @property
+    def release(self) -> str:
+        """The release of the handler that failed; empty where it is unknown."""
+        return self.failure.release if self.failure else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Selector:
@@ -56,12 +66,28 @@ class Selector:
     group: str | None = None
     reason: str | None = None
     died_before_ms: int | None = None
+    died_after_ms: int | None = None
+    """Only those that died at this time or later."""
+    error: str | None = None
+    """Only those whose error holds this text, in small or capital letters."""
+    release: str | None = None
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether it selects by more than the time of death."""
+        return any(value is not None for value in (self.group, self.reason, self.error, self.release))
 
     def matches(self, letter: DeadLetter) -> bool:
         """Whether it selects this dead letter."""
         if self.group is not None and letter.group != self.group:
             return False
         if self.died_before_ms is not None and letter.died_ms >= self.died_before_ms:
+            return False
+        if self.died_after_ms is not None and letter.died_ms < self.died_after_ms:
+            return False
+        if self.error is not None and self.error.lower() not in letter.error.lower():
+            return False
+        if self.release is not None and letter.release != self.release:
             return False
         return self.reason is None or letter.reason == self.reason
 
@@ -77,37 +103,52 @@ class Pages:
     keys: ShardKeys
     selector: Selector
     newest_first: bool = False
+    size: int = PAGE
+    """Most dead letters in a page, beside those of its first moment that are known."""
     done: bool = False
     seen: int = 0
     """How many were read, selected or not."""
-    _edge: float | None = None
+    edge: float | None = None
+    """The time of death of the last one that was read."""
     _met: set[str] = field(default_factory=set)
 
     def next_page(self) -> Flow[list[DeadLetter]]:
         """The selected dead letters of the next page, which may be none. Sets `done` after the last page."""
-        limit = PAGE + len(self._met)
+        limit = self.size + len(self._met)
         page: list[tuple[str, float]] = yield self._range(limit)
         self.done = len(page) < limit
         fresh = [(copy, score) for copy, score in page if copy not in self._met]
         if not fresh:
             return []
-        if fresh[-1][1] != self._edge:
-            self._edge, self._met = fresh[-1][1], set()
-        self._met.update(copy for copy, score in fresh if score == self._edge)
+        if fresh[-1][1] != self.edge:
+            self.edge, self._met = fresh[-1][1], set()
+        self._met.update(copy for copy, score in fresh if score == self.edge)
         self.seen += len(fresh)
         letters = yield from _with_failures(self.keys, fresh)
         return [letter for letter in letters if self.selector.matches(letter)]
 
     def _range(self, limit: int) -> Call[list[tuple[str, float]]]:
-        before = self.selector.died_before_ms
-        low: float | str = "-inf"
-        high: float | str = "+inf" if before is None else f"({before}"
-        if self._edge is not None and self.newest_first:
-            high = self._edge
-        elif self._edge is not None:
-            low = self._edge
+        low, high = _span(self.selector)
+        if self.edge is not None and self.newest_first:
+            high = self.edge
+        elif self.edge is not None:
+            low = self.edge
         ends = (high, low, "BYSCORE", "REV") if self.newest_first else (low, high, "BYSCORE")
         return command("ZRANGE", self.keys.of("garbage"), *ends, "LIMIT", 0, limit, "WITHSCORES", decode=scored)
+
+
+def _span(selector: Selector) -> tuple[float | str, float | str]:
+    """The scores of what died at the times that are selected, in the server's words."""
+    before, after = selector.died_before_ms, selector.died_after_ms
+    return "-inf" if after is None else after, "+inf" if before is None else f"({before}"
+
+
+def read_merged(shards: Sequence[Pages]) -> Iterator[Pages]:
+    """The shards to read the next pages of, so that all are read at the same pace by time of death, to their ends."""
+    while left := [pages for pages in shards if not pages.done]:
+        unread = [pages for pages in left if pages.edge is None]
+        newest_first = left[0].newest_first
+        yield unread[0] if unread else (max if newest_first else min)(left, key=lambda pages: pages.edge or 0)
 
 
 def _with_failures(keys: ShardKeys, scores: Sequence[tuple[str, float]]) -> Flow[list[DeadLetter]]:
@@ -120,9 +161,9 @@ def _with_failures(keys: ShardKeys, scores: Sequence[tuple[str, float]]) -> Flow
     ]
 
 
-def count(keys: ShardKeys, before_ms: int | None = None) -> Call[int]:
-    """How many dead letters there are, of any group and reason."""
-    return command("ZCOUNT", keys.of("garbage"), "-inf", "+inf" if before_ms is None else f"({before_ms}")
+def count(keys: ShardKeys, selector: Selector) -> Call[int]:
+    """How many dead letters died at the times that are selected, of any group and reason."""
+    return command("ZCOUNT", keys.of("garbage"), *_span(selector))
 
 
 def named(keys: ShardKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], list[str]]]:

@@ -12,7 +12,7 @@ __all__ = ["drop_group"]
 def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
     """Drops a group and what is left of it in all shards; `force` also ends all copies that it owes.
 
-    Also in those of a reshard meanwhile. Result: how many copies of messages were ended, or None: without force it was
+    Also in those of a reshard meanwhile. Returns how many copies of messages were ended, or None: without force it was
     not dropped, as it owes.
     """
     dropped: set[ShardKeys] = set()

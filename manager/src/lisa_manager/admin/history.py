@@ -97,7 +97,7 @@ def pack(status: TopicStatus, fingerprint: Fingerprint) -> str:
 def write(prefix: str, topic: str, contents: Mapping[int, str], lags: Lags, *, most: int, keep_ms: int) -> Flow[bool]:
     """Writes samples by their intervals, the lags with the last one; only the lags where another manager was first.
 
-    Result: whether the lags are stored.
+    Returns whether the lags are stored.
     """
     key = history_key(prefix, topic)
     packed = " ".join(f"{step}:{count}" for step, count in sorted(lags.counts.items()))

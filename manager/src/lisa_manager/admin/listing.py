@@ -72,14 +72,23 @@ class MessagePage:
 
 
 def list_messages(
-    prefix: str, topic: str, state: State, *, group: str | None, limit: int, cursor: str | None
+    prefix: str,
+    topic: str,
+    state: State,
+    *,
+    group: str | None,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
 ) -> Flow[MessagePage]:
     """The messages of a state from a cursor on; raises UnknownTopic, UnknownGroup and InvalidInput."""
     if state not in _LISTED:
         raise InvalidInput("state", str(state), f"one of {', '.join(_LISTED)}")
     # A gateway may pass its name.
     state = State(state)
-    budget = _Budget(check_int("limit", limit, 1, _MOST))
+    if newest_first and state is not State.GARBAGE:
+        raise InvalidInput("newest_first", newest_first, f"False for {state} messages")
+    budget = _Budget(check_int("limit", limit, 1, _MOST), newest_first=newest_first)
     if group:
         check_name("group", group)
     if group is not None and state is State.WAITING:
@@ -109,6 +118,8 @@ class _Budget:
     """What is left for one page."""
 
     messages: int
+    newest_first: bool
+    """In which order to read."""
     bytes: int = _MOST_BYTES
     reads: int = field(default=_MOST_READS)
 
@@ -132,8 +143,15 @@ def _read_lane(lane: Lane, state: State, place: Place, budget: _Budget, group: s
         return (yield from _read_ready(lane, place, budget))
     if state is State.DELIVERED and lane.group:
         return (yield from _read_delivered(lane.keys, lane.group.name, place, budget))
+    start, end = lane.start(place), lane.span[1]
+    if budget.newest_first:
+        start, end = start if place else end, lane.span[0]
     read: Page = yield paging.list_messages(
-        *(lane.keys, state, lane.start(place), lane.span[1]), limit=budget.messages, max_bytes=budget.bytes, group=group
+        *(lane.keys, state, start, end),
+        limit=budget.messages,
+        max_bytes=budget.bytes,
+        group=group,
+        newest_first=budget.newest_first,
     )
     listed = [
         ListedMessage(m.id, m.state, m.group, m.at_ms, m.record, m.failure, unreadable=m.unreadable)

@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
+from lisa_common.model.worker_state import Wish, WorkerState
 from lisa_common.protocol.call import Flow
-from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations
+from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations, workers
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.due_counts import DueCounts
@@ -53,6 +54,37 @@ class ObservingAdmin:
     def consumers(self, topic: str) -> list[ConsumerStatus]:
         """The consumers of a topic's groups: what they hold, and how long they have been idle. Raises UnknownTopic."""
         return self._run(consumers.list_consumers(self._prefix, topic))
+
+    def workers(self, *, topic: str | None = None, group: str | None = None) -> list[WorkerState]:
+        """The workers that live, of one group or that read a topic, by group and name, with what each does.
+
+        A worker says so within a second when it pauses, drains or gets stuck, or when a handler has run for a second;
+        else every five seconds. It is `silent` after 15 s without news, and forgotten after an hour.
+        """
+        return self._run(workers.list_workers(self._prefix, topic, group))
+
+    def worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """One worker. Raises UnknownWorker, and InvalidInput where workers of several groups have the name."""
+        return self._run(workers.find_worker(self._prefix, name, group))
+
+    def pause_worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """Pauses a worker: within about a second it begins nothing more, and gives back what it has not begun.
+
+        Handlers that run go on. The pause lasts until `resume_worker`; where the worker's code chose its name, also for
+        its successors. Returns what the worker said last. Raises as `worker`.
+        """
+        return self._run(workers.ask(self._prefix, name, group, Wish.PAUSE))
+
+    def resume_worker(self, name: str, *, group: str | None = None) -> bool:
+        """Ends a pause by `pause_worker`, also of a worker that does not run. Returns whether there was one.
+
+        Raises as `worker`.
+        """
+        return self._run(workers.resume(self._prefix, name, group))
+
+    def drain_worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """Makes a worker drain and end, as SIGTERM does. What supervises it may start another. Raises as `worker`."""
+        return self._run(workers.ask(self._prefix, name, group, Wish.DRAIN))
 
     def note_activity(self, done: Activity) -> None:
         """Adds an action to the list that `activity` returns. The latest 10,000 or so are kept."""

@@ -59,7 +59,7 @@ def new_operation_id() -> str:
 
 
 def save(prefix: str, operation: Operation) -> Flow[bool]:
-    """Stores an operation and its progress. Result: whether somebody asked for its end."""
+    """Stores an operation and its progress. Returns whether somebody asked for its end."""
     key = operations_key(prefix)
     now: int = yield server_time()
     stored: bytes | None = yield command("HGET", key, operation.id)
@@ -86,7 +86,7 @@ def read(prefix: str) -> Flow[list[Operation]]:
 
 
 def stop(prefix: str, id: str) -> Flow[bool]:
-    """Asks for the end of a running operation, which ends after its present step. Result: whether it runs."""
+    """Asks for the end of a running operation, which ends after its present step. Returns whether it runs."""
     running = {o.id for o in (yield from read(prefix)) if o.status == RUNNING}
     if id in running:
         yield command("HSET", operations_key(prefix), id + _STOP, 1)

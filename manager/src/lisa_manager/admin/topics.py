@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import dropped_key, idle_key, topics_key
+from lisa_common.model.keys import PATTERNS, dropped_key, idle_key, topics_key
+from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol.call import Flow, command
-from lisa_common.protocol.registry import Topic, parse_topic, read_mark, read_registry, store_policy
+from lisa_common.protocol.registry import Topic, declare_topic, parse_topic, read_mark, read_registry, store_policy
 from lisa_common.validation import check_name
 from lisa_manager.doors import revised, set_doors
 from lisa_manager.topic_drop import Dropped, drop_topic
@@ -15,7 +16,7 @@ from lisa_manager.topic_drop import Dropped, drop_topic
 __all__ = ["DEFAULT", "Dropped", "create_topic", "drop_topic", "list_topics", "set_policy"]
 
 DEFAULT = object()
-"""Stands for a value: sets a field back to its default."""
+"""Stands for a value: sets a field back to what patterns give, or to its default."""
 
 
 def list_topics(prefix: str) -> Flow[list[Topic]]:
@@ -30,10 +31,11 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
     Raises InvalidInput before anything is written. Replaces a damaged policy.
     """
     _check_settable(changes)
+    check_name("topic", topic)
     while True:
-        stored: bytes | None = yield command("HGET", topics_key(prefix), check_name("topic", topic))
+        stored, patterns = yield command("HMGET", topics_key(prefix), topic, PATTERNS)
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
-        policy = _changed(known.policy, changes)
+        policy = parse_patterns(patterns).resolve(topic, _changed(known.policy, changes))
         if stored is not None and policy.shards != known.policy.shards:
             expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
@@ -41,7 +43,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
             policy = yield from _as_dropped(prefix, topic, policy)
         policy = yield from revised(known.policy, policy)
         # Managers write here as well.
-        if (yield store_policy(prefix, topic, stored, policy)):
+        if (yield store_policy(prefix, topic, stored, policy, patterns=patterns)):
             yield from _renew(prefix, topic, policy)
             if policy.limits_revision:
                 yield from set_doors(prefix, topic)
@@ -52,19 +54,17 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     """Declares a topic with this policy, unless it exists. Returns whether it did; raises as `set_policy` does."""
     check_name("topic", topic)
     _check_settable(fields)
-    policy = yield from _as_dropped(prefix, topic, _changed(DEFAULT_POLICY, fields))
-    policy = yield from revised(DEFAULT_POLICY, policy)
-    created: bool = yield store_policy(prefix, topic, None, policy)
-    yield from _renew(prefix, topic, policy)
-    if created and policy.limits_revision:
-        yield from set_doors(prefix, topic)
-    return created
+    policy = yield from _as_dropped(prefix, topic, Policy.of(_changed(DEFAULT_POLICY, fields)))
+    created = yield from declare_topic(prefix, topic, policy.own_fields)
+    yield from _renew(prefix, topic, created or policy)
+    return created is not None
 
 
 def _check_settable(fields: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for the revision: the order of changes depends on it."""
-    if "limits_revision" in fields:
-        raise InvalidInput("policy field limits_revision", fields["limits_revision"], "left to Lisa, which sets it")
+    """Raises InvalidInput for fields on which the order of changes, and the fields of patterns depend."""
+    for name in ("limits_revision", "own"):
+        if name in fields:
+            raise InvalidInput(f"policy field {name}", fields[name], "left to Lisa, which sets it")
 
 
 def _renew(prefix: str, topic: str, policy: Policy) -> Flow[None]:
@@ -73,9 +73,11 @@ def _renew(prefix: str, topic: str, policy: Policy) -> Flow[None]:
         yield command("HDEL", idle_key(prefix), topic)
 
 
-def _changed(policy: Policy, changes: Mapping[str, Any]) -> Policy:
-    fields = policy.model_dump(exclude_unset=True) | dict(changes)
-    return Policy.of({name: value for name, value in fields.items() if value is not DEFAULT})
+def _changed(policy: Policy, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a topic has of its own after changes. Raises InvalidInput, also for what a cap would hide."""
+    fields = policy.own_fields | dict(changes)
+    own = {name: value for name, value in fields.items() if value is not DEFAULT}
+    return Policy.of(own).model_dump(exclude_unset=True)
 
 
 def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:

@@ -14,7 +14,8 @@ __all__ = ["list_"]
 
 _PAGE = 1_000
 _COLUMNS = (
-    *map(Column, ("id", "group", "at")),
+    *map(Column, ("id", "group")),
+    Column("at", whole=True),
     Column("attempts", number=True),
     *map(Column, ("held by", "error", "body")),
 )

@@ -6,7 +6,7 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say
 from lisa_manager import CheckReport, Finding, ManagerSettings
-from lisa_manager.commands.shared import admin_command, opened, progress_of
+from lisa_manager.commands.shared import admin_command, opened, progress_of, warn_of_missing_manager
 
 __all__ = ["check_"]
 
@@ -28,12 +28,13 @@ def check_(
     """
     with opened(settings) as admin, progress_of("checking shards") as show:
         report = admin.check(topic, repair=repair, on_progress=show)
-    _print(report, json=json)
+        has_manager = not warn_of_missing_manager(admin)
+    _print(report, json=json, well="all is well" if has_manager else "each is in its place")
     if not report.is_clean:
         raise typer.Exit(EXIT_WRONG)
 
 
-def _print(report: CheckReport, *, json: bool) -> None:
+def _print(report: CheckReport, *, json: bool, well: str) -> None:
     if json:
         counts = {"topics": report.topics, "messages": report.messages, "undecided": report.undecided}
         print_json(counts | {"problems": [_document(finding) for finding in report.findings]})
@@ -41,7 +42,7 @@ def _print(report: CheckReport, *, json: bool) -> None:
     if report.findings:
         print_table(_COLUMNS, map(_row, report.findings))
         say("")
-    say(f"{report.messages:,} messages in {report.topics:,} topics: {_verdict(report)}")
+    say(f"{report.messages:,} messages in {report.topics:,} topics: {_verdict(report) or well}")
 
 
 def _verdict(report: CheckReport) -> str:
@@ -51,7 +52,7 @@ def _verdict(report: CheckReport) -> str:
         (mended, "mended"),
         (report.undecided, "undecided, as they changed meanwhile"),
     )
-    return ", ".join(f"{count:,} {what}" for count, what in counts if count) or "all is well"
+    return ", ".join(f"{count:,} {what}" for count, what in counts if count)
 
 
 def _row(finding: Finding) -> list[object]:

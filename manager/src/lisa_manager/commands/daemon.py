@@ -29,7 +29,7 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
         print_json(health.findings)
     else:
         well = f"nothing is wrong with {'its nodes' if health.remarks else 'the server'}"
-        for line in (*health.remarks, *(health.findings or [well]), *health.roles):
+        for line in (*health.remarks, *(health.findings or [well]), *health.roles, *health.hints):
             say(shown(line))
     if health.findings:
         raise typer.Exit(EXIT_WRONG)

@@ -1,6 +1,7 @@
-"""`lisa-manager garbage list | replay | purge`."""
+"""`lisa-manager garbage list | summary | replay | purge`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -20,11 +21,11 @@ from lisa_common.cli import (
 )
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.validation import check_id
-from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageFilter, ManagerSettings
+from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageCause, GarbageFilter, ManagerSettings
 from lisa_manager.commands.bodies import record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, progress_of
+from lisa_manager.commands.shared import TopicName, admin_command, opened, print_trace, progress_of
 
-__all__ = ["list_", "purge", "replay"]
+__all__ = ["list_", "purge", "replay", "summary"]
 
 MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
 AllFlag = Annotated[bool, typer.Option("--all", help="All dead letters that the other options select.")]
@@ -35,6 +36,19 @@ Reason = Annotated[
     str | None,
     typer.Option(metavar="REASON", help=f"Only copies that died for: {', '.join(REASONS)}.", show_default=False),
 ]
+ErrorText = Annotated[
+    str | None,
+    typer.Option("--error", metavar="TEXT", help="Only copies whose error holds this text.", show_default=False),
+]
+Release = Annotated[
+    str | None,
+    typer.Option(metavar="RELEASE", help='Only copies that handlers of this release failed; "" for an unknown one.'),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only copies that died within this time: 15m, 2h.", show_default=False),
+]
+TraceFlag = Annotated[bool, typer.Option("--trace", help="Show the stored tracebacks, too.")]
 OlderThan = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only copies that died longer ago: 30s, 15m, 7d.", show_default=False)
 ]
@@ -45,12 +59,23 @@ _BODIES = 20
 _COLUMNS = (
     *map(Column, ("id", "group", "reason")),
     Column("attempts", number=True),
-    *map(Column, ("died", "due", "error")),
+    *(Column(title, whole=True) for title in ("died", "due")),
+    *map(Column, ("release", "error")),
 )
 
 
-def _filter(group: str | None, reason: str | None, older_than: str | None) -> GarbageFilter:
-    return GarbageFilter(group, reason, None if older_than is None else read_duration("older_than", older_than))
+_CAUSES = (
+    Column("count", number=True),
+    *map(Column, ("reason", "group", "release", "error", "first", "last", "last id")),
+)
+
+
+def _filter(*, since: str | None, older_than: str | None, **texts: str | None) -> GarbageFilter:
+    return GarbageFilter(
+        older_than=None if older_than is None else read_duration("older_than", older_than),
+        since=None if since is None else read_duration("since", since),
+        **texts,
+    )
 
 
 @admin_command
@@ -59,28 +84,44 @@ def list_(
     *,
     group: Group = None,
     reason: Reason = None,
+    error: ErrorText = None,
+    release: Release = None,
+    since: Since = None,
     older_than: OlderThan = None,
+    newest: Annotated[bool, typer.Option("--newest/--oldest", help="Which come first.")] = True,
+    trace: TraceFlag = False,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Lists dead letters, the latest first; --json with their bodies."""
-    where = _filter(group, reason, older_than)
+    """Lists dead letters, the latest first unless --oldest is given; --json with their bodies and tracebacks."""
+    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
-        garbage = admin.garbage(topic, where, limit=limit)
+        garbage = admin.garbage(topic, where, limit=limit, oldest_first=not newest)
         if json:
             print_json_list(_documents(admin, topic, garbage.letters))
             return
     print_table(_COLUMNS, map(_row, garbage.letters), nothing=f"no such garbage in {topic}")
+    for letter in garbage.letters if trace else ():
+        print_trace(f"{letter.group or '-'}/{letter.id}", letter.failure.trace if letter.failure else ())
     if garbage.more:
         say(f"there is more; --limit is {limit}", error=True)
 
 
 def _row(letter: DeadLetter) -> list[object]:
     failure = letter.failure
-    details = (shown_moment(failure.due_ms), failure.error) if failure else ("-", "")
+    due = shown_moment(failure.due_ms) if failure else "-"
     attempts = failure.attempts if failure else "-"
-    return [letter.id, letter.group or "-", letter.reason, attempts, shown_moment(letter.died_ms), *details]
+    return [
+        letter.id,
+        letter.group or "-",
+        letter.reason,
+        attempts,
+        shown_moment(letter.died_ms),
+        due,
+        letter.release or "-",
+        letter.error,
+    ]
 
 
 def _documents(admin: Admin, topic: str, letters: Sequence[DeadLetter]) -> Iterator[dict[str, Any]]:
@@ -99,10 +140,55 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
         "group": letter.group or None,
         "reason": letter.reason,
         "error": failure.error if failure else None,
+        "release": letter.release or None,
+        "trace": failure.trace if failure else None,
         "attempts": failure.attempts if failure else None,
         "died_ms": letter.died_ms,
         "due_ms": failure.due_ms if failure else None,
     }
+
+
+@admin_command
+def summary(
+    topic: TopicName,
+    *,
+    group: Group = None,
+    reason: Reason = None,
+    error: ErrorText = None,
+    release: Release = None,
+    since: Since = None,
+    older_than: OlderThan = None,
+    trace: TraceFlag = False,
+    limit: Annotated[
+        int,
+        typer.Option(min=1, max=10_000_000, metavar="NUMBER", help="Look at the latest dead letters, up to so many."),
+    ] = 100_000,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Counts dead letters by reason, first line of the error, group and release of the handler.
+
+    The most frequent come first. It says so where --limit left out earlier dead letters.
+    """
+    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
+    with opened(settings) as admin:
+        found = admin.summarize_garbage(topic, where, limit=limit)
+    if json:
+        print_json(asdict(found))
+        return
+    print_table(_CAUSES, map(_cause_row, found.causes), nothing=f"no such garbage in {topic}")
+    for cause in found.causes if trace else ():
+        print_trace(f"{cause.group or '-'}/{cause.last_id}", cause.trace)
+    if found.others:
+        say(f"{found.others:,} more died of other causes; --error, --since and others narrow them", error=True)
+    if found.more:
+        text = f"looked at the latest {found.looked:,} of {found.total:,} dead letters; --limit is {limit:,}"
+        say(text, error=True)
+
+
+def _cause_row(cause: GarbageCause) -> list[object]:
+    names = (cause.reason, cause.group or "-", cause.release or "-", cause.error)
+    return [f"{cause.count:,}", *names, shown_moment(cause.first_ms), shown_moment(cause.last_ms), cause.last_id]
 
 
 @admin_command
@@ -113,6 +199,9 @@ def replay(
     all_: AllFlag = False,
     group: Group = None,
     reason: Reason = None,
+    error: ErrorText = None,
+    release: Release = None,
+    since: Since = None,
     older_than: OlderThan = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
@@ -123,7 +212,7 @@ def replay(
     was dropped ("no group"), or other options exclude a message that was named ("passed over").
     """
     _check_ids(ids, all_=all_)
-    where = _filter(group, reason, older_than)
+    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin, progress_of("replaying") as show:
         if ids:
             result = admin.replay(topic, ids, where, on_progress=show)
@@ -140,6 +229,9 @@ def purge(
     all_: AllFlag = False,
     group: Group = None,
     reason: Reason = None,
+    error: ErrorText = None,
+    release: Release = None,
+    since: Since = None,
     older_than: OlderThan = None,
     yes: YesFlag = False,
     json: JsonFlag = False,
@@ -150,7 +242,7 @@ def purge(
     Exits with 1 if any is not in the garbage, or other options exclude a message that was named ("passed over").
     """
     _check_ids(ids, all_=all_)
-    where = _filter(group, reason, older_than)
+    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
         messages = f"{len(ids)} messages" if ids else f"up to {admin.count_garbage(topic):,} messages"
         confirm(f"Delete the dead letters of {messages} of {topic} for good?", yes=yes)

@@ -38,7 +38,7 @@ from lisa_manager import (
     WaitingFilter,
 )
 from lisa_manager.commands.bodies import read_body, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, progress_of
+from lisa_manager.commands.shared import TopicName, admin_command, opened, print_trace, progress_of
 
 __all__ = ["abort", "cancel", "reschedule", "show"]
 
@@ -70,7 +70,7 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
         raise typer.Exit(EXIT_WRONG)
 
 
-_HOPS = (*map(Column, ("topic", "id", "state", "at")),)
+_HOPS = (*map(Column, ("topic", "id", "state")), Column("at", whole=True))
 
 
 def _hop_row(hop: Hop) -> list[object]:
@@ -98,17 +98,16 @@ def _print(found: Found) -> None:
     if found.copies:
         say("")
         columns = (
-            *map(Column, ("group", "state", "at")),
+            *map(Column, ("group", "state")),
+            Column("at", whole=True),
             Column("attempts", number=True),
             Column("reason"),
+            Column("release"),
             Column("error"),
         )
         print_table(columns, map(_copy_row, found.copies))
         for copy in found.copies:
-            if copy.failure and copy.failure.trace:
-                say(f"\ntraceback of {copy.group}:")
-                for frame in copy.failure.trace:
-                    say(f"  {shown(frame)}")
+            print_trace(copy.group or "-", copy.failure.trace if copy.failure else ())
     if found.deaths:
         say("")
         print_table(_DEATHS, map(_death_row, found.deaths))
@@ -120,7 +119,8 @@ def _print(found: Found) -> None:
 _DEATHS = (
     *map(Column, ("topic", "reason")),
     Column("count", number=True),
-    *map(Column, ("first", "last", "group", "id", "error")),
+    *(Column(title, whole=True) for title in ("first", "last")),
+    *map(Column, ("group", "id", "error")),
 )
 
 
@@ -131,7 +131,7 @@ def _death_row(death: Death) -> list[object]:
 
 def _copy_row(copy: CopyState) -> list[object]:
     failure = copy.failure
-    cause = (failure.reason, failure.error) if failure else ("-", "")
+    cause = (failure.reason, failure.release or "-", failure.error) if failure else ("-", "-", "")
     return [copy.group or "-", copy.state, shown_moment(copy.at_ms), copy.attempts, *cause]
 
 
@@ -173,6 +173,7 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
         "attempts": copy.attempts,
         "reason": failure.reason if failure else None,
         "error": failure.error if failure else None,
+        "release": failure.release or None if failure else None,
         "failed_ms": failure.at_ms if failure else None,
     } | trace
 

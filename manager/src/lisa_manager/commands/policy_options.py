@@ -1,51 +1,55 @@
-"""Options of `topic set`, derived from the fields of a policy: durations are written as `--visibility 30s`."""
+"""Options of `topic set` and `policy set`, from the fields of a policy: durations are written as `--visibility 30s`."""
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, get_args
 
 import typer
-from pydantic.fields import FieldInfo
 
 from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of, flag_of
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import Policy
+from lisa_common.model.policy import INTERNAL_FIELDS, Policy
 from lisa_common.validation import duration_ms
 from lisa_manager import DEFAULT
 
-__all__ = ["option_name", "shown_field", "with_policy"]
+__all__ = ["option_name", "shown_field", "shown_fields", "with_fields", "with_policy"]
 
 _MS = "_ms"
 _FLAGS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-_NOT_SET = {"former", "drained", "limits_revision"}
-"""Fields that only programs set."""
 _OTHER_NAMES = {"expire_idle": "expire_idle_mode"}
 """Options that are not named as their fields: without its unit, another field has that name."""
 
 
-def with_policy(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command one option for each field of a policy, and passes it `changes`: the fields that were given.
+def with_fields(
+    names: Iterable[str], other_names: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command one option for each of these fields of a policy, and passes it `changes`: those that were given.
 
-    The value `default` sets a field back.
+    The value `default` sets a field back. `other_names` are those of options that cannot be named as their fields.
     """
-    options = {name: _option(name, field) for name, field in Policy.model_fields.items() if name not in _NOT_SET}
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
+    fields = {name: _option(name, other_names.get(name) or option_name(name)) for name in names}
 
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        texts = {name: given.pop(option.name) for name, option in options.items()}
-        command(changes={name: _read(name, text) for name, text in texts.items() if text is not None}, **given)
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
 
-    parameters = [*own, *options.values()]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            texts = {name: given.pop(option.name) for name, option in fields.items()}
+            command(changes={name: _read(name, text) for name, text in texts.items() if text is not None}, **given)
+
+        parameters = [*own, *fields.values()]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    plain = option_name(name)
+def _option(name: str, plain: str) -> inspect.Parameter:
+    field = Policy.model_fields[name]
     text = (field.description or name).replace(", in ms", "")
     # A duration is stored in ms, and written with its unit.
     bounds = bounds_of(field, shown_exactly) if name.endswith(_MS) else bounds_of(field)
@@ -96,3 +100,14 @@ def shown_field(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return shown_exactly(value) if name.endswith(_MS) else str(value)
+
+
+def shown_fields(fields: Mapping[str, Any]) -> str:
+    """Fields and their values as people write them, in one line."""
+    return ", ".join(
+        f"{option_name(name)} {shown_field(name, fields[name])}" for name in Policy.model_fields if name in fields
+    )
+
+
+with_policy = with_fields(name for name in Policy.model_fields if name not in INTERNAL_FIELDS)
+"""Gives a command options for all fields that may be set for a topic."""

@@ -56,7 +56,8 @@ def list_(
     if json:
         print_json([_document(state) for state in states])
         return
-    columns = (*map(Column, ("topic", "schedule", "runs", "next")), Column("sent", True), Column("skipped", True))  # noqa: FBT003
+    counts = (Column(title, number=True) for title in ("sent", "skipped"))
+    columns = (*map(Column, ("topic", "schedule", "runs")), Column("next", whole=True), *counts)
     print_table(columns, map(_row, states), nothing="no schedules")
 
 

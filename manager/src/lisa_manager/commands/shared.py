@@ -1,15 +1,27 @@
 """What the operator's commands share."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 
-from lisa_common.cli import progress, with_settings
+from lisa_common.cli import progress, say, with_settings
+from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic
+from lisa_common.escaping import shown
+from lisa_common.validation import check_name
 from lisa_manager import Admin, ManagerSettings
 
-__all__ = ["TopicName", "admin_command", "opened", "progress_of"]
+__all__ = [
+    "TopicName",
+    "admin_command",
+    "opened",
+    "print_trace",
+    "progress_of",
+    "require_topic",
+    "warn_of_missing_manager",
+]
 
 admin_command = with_settings(ManagerSettings, shared_only=True)
 """Makes a function an operator's command, with options for the server and without those of the daemon."""
@@ -17,9 +29,61 @@ admin_command = with_settings(ManagerSettings, shared_only=True)
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 
 
-def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Admin:
-    """A client of these settings. Without patience, a command reports at once that the server is away."""
-    return Admin(settings=settings, patience_s=patience_s)
+@contextmanager
+def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Iterator[Admin]:
+    """Yields a client of these settings. Without patience, a command reports at once that the server is away.
+
+    An unknown topic, group or schedule is reported with names that are near.
+    """
+    with Admin(settings=settings, patience_s=patience_s) as admin:
+        try:
+            yield admin
+        except (UnknownTopic, UnknownGroup, UnknownSchedule) as error:
+            raise LisaError(f"{error}{_suggestion(admin, error)}") from None
+
+
+def _suggestion(admin: Admin, error: UnknownTopic | UnknownGroup | UnknownSchedule) -> str:
+    """Returns the end of a sentence; "" where no known name is near."""
+    known: Iterable[str] = ()
+    # The user may not be allowed to list them.
+    with suppress(LisaError):
+        if isinstance(error, UnknownGroup):
+            wanted, known = error.group, [group.group for group in admin.groups(error.topic)]
+        elif isinstance(error, UnknownSchedule) and error.topic in _topics(admin):
+            wanted, known = error.schedule, [each.name for each in admin.list_schedules(error.topic)]
+        else:
+            wanted, known = error.topic, _topics(admin)
+    names = " or ".join(map(repr, get_close_matches(wanted, known)))
+    return f"; did you mean {names}?" if names else ""
+
+
+def _topics(admin: Admin) -> list[str]:
+    return [topic.name for topic in admin.topics()]
+
+
+def require_topic(admin: Admin, topic: str) -> None:
+    """Raises UnknownTopic for a topic that was never declared."""
+    if check_name("topic", topic) not in _topics(admin):
+        raise UnknownTopic(topic)
+
+
+def warn_of_missing_manager(admin: Admin) -> bool:
+    """Says on stderr if no manager runs. Returns whether one was missing."""
+    absence = ""
+    # Of a Cluster, only the node of this key may be away.
+    with suppress(LisaError):
+        absence = admin.missing_manager()
+    if absence:
+        say(shown(absence), error=True)
+    return bool(absence)
+
+
+def print_trace(name: str, trace: Sequence[str]) -> None:
+    """Prints the stored frames of a traceback, if there are any."""
+    if trace:
+        say(f"\ntraceback of {shown(name)}:")
+    for frame in trace:
+        say(f"  {shown(frame)}")
 
 
 @contextmanager

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rich.cells import cell_len
 from rich.table import Table
-from rich.text import Text
 
 from lisa_common.cli import Column, shown, shown_duration
-from lisa_common.cli.output import new_table
+from lisa_common.cli.tables import in_shares, new_table
 from lisa_manager import BUCKETS, TopicStatus
 
-__all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "unhealthy_first"]
+__all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "sparkline", "unhealthy_first"]
 
 _NUMBERS = ("waiting", "ready", "delivered", "retry", "garbage")
 _COLUMNS = (Column("topic"), *(Column(name, number=True) for name in (*_NUMBERS, "late")))
@@ -22,7 +20,10 @@ _GROUPS = (
     Column("group"),
     *(Column(name, number=True) for name in ("ready", "delivered", "consumers")),
 )
-_RATES = (Column("in/s", number=True), Column("out/s", number=True), Column("problem"))
+_RATES = (Column("in/s", number=True), Column("out/s", number=True))
+_PROBLEM = Column("problem")
+_TRENDS = (Column("in", whole=True), Column("out", whole=True))
+_BARS = "▁▂▃▄▅▆▇█"
 _LIMITS = (Column("topic"), Column("limits"))
 _ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
@@ -51,35 +52,8 @@ class Listing:
     more: int = 0
 
     def table(self, width: int) -> Table:
-        """The table for a screen of so many columns, each row on one line. Names are cut; numbers are left out."""
-        cells = [[column.title, *(row[at] for row in self.rows)] for at, column in enumerate(self.columns)]
-        widths = [max(map(cell_len, of_column)) for of_column in cells]
-        names = [at for at, column in enumerate(self.columns) if not column.number]
-        left = width - sum(_SHORTEST + _GAP for _ in names)
-        kept = []
-        for at, size in enumerate(widths):
-            if at not in names:
-                left -= size + _GAP
-            if at in names or left >= 0:
-                kept.append(at)
-        rooms = _share(max(left, 0) + _SHORTEST * len(names), [widths[at] for at in names])
-        for at, room in zip(names, rooms, strict=True):
-            widths[at] = max(room, _SHORTEST)
-        rows = [[_shorten(row[at], widths[at]) for at in kept] for row in self.rows]
-        return new_table([self.columns[at] for at in kept], rows, one_line=True)
-
-
-_GAP = 3
-"""Spaces beside each column."""
-
-_SHORTEST = 4
-"""The length of a cut name on the narrowest screen."""
-
-
-def _shorten(cell: str, width: int) -> str:
-    text = Text(shown(cell))
-    text.truncate(width, overflow="ellipsis")
-    return text.plain
+        """The table for a screen of so many columns, each row on one line."""
+        return new_table(self.columns, [list(map(shown, row)) for row in self.rows], width)
 
 
 def problem_of(status: TopicStatus) -> str:
@@ -92,10 +66,21 @@ def unhealthy_first(statuses: Sequence[TopicStatus]) -> list[TopicStatus]:
     return sorted(statuses, key=lambda status: status.urgency)
 
 
-def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> list[Listing]:
-    """The tables that have rows: topics, when waiting messages are due, groups. With rates and problems, if given."""
+def sparkline(values: Sequence[float | None]) -> str:
+    """A bar for each value, the highest one full; a space where there is none."""
+    top = max(filter(None, values), default=1.0)
+    return "".join(" " if value is None else _BARS[round(value / top * (len(_BARS) - 1))] for value in values)
+
+
+def listings(
+    statuses: Sequence[TopicStatus], rates: Rates | None = None, history: Sequence[Rates] = ()
+) -> list[Listing]:
+    """The tables that have rows: topics, when waiting messages are due, groups. With rates and problems, if given.
+
+    The `history` of rates becomes sparklines.
+    """
     topics = [
-        [s.topic, *(f"{getattr(s, n):,}" for n in _NUMBERS), shown_duration(s.late_ms), *_of_topic(s, rates)]
+        [s.topic, *(f"{getattr(s, n):,}" for n in _NUMBERS), shown_duration(s.late_ms), *_of_topic(s, rates, history)]
         for s in statuses
     ]
     waiting = [[s.topic, *(f"{count:,}" if count else "." for count in s.due_in)] for s in statuses if s.waiting]
@@ -105,7 +90,8 @@ def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> lis
         for s in statuses
         for group in s.groups
     ]
-    with_rates = (_COLUMNS, _GROUPS) if rates is None else ((*_COLUMNS, *_RATES), (*_GROUPS, _RATES[1]))
+    of_topics = (*_RATES, *(_TRENDS if history else ()), _PROBLEM)
+    with_rates = (_COLUMNS, _GROUPS) if rates is None else ((*_COLUMNS, *of_topics), (*_GROUPS, _RATES[1]))
     ends = [_ends_row(s) for s in statuses if s.dead_letter_topic or s.expire_idle_ms]
     limits = [[s.topic, words] for s in statuses if (words := _limits(s))]
     tables = ((with_rates[0], topics), (_HISTOGRAM, waiting), (with_rates[1], groups), (_LIMITS, limits), (_ENDS, ends))
@@ -123,18 +109,20 @@ def _ends_row(status: TopicStatus) -> list[str]:
     return [status.topic, status.dead_letter_topic or "-", after, *times]
 
 
-def _of_topic(status: TopicStatus, rates: Rates | None) -> list[str]:
+def _of_topic(status: TopicStatus, rates: Rates | None, history: Sequence[Rates]) -> list[str]:
     if rates is None:
         return []
-    return [_shown(rates.added.get(status.topic)), _shown(rates.out(status.topic)), problem_of(status)]
+    topic = status.topic
+    trends = [sparkline([each.added.get(topic) for each in history]), sparkline([each.out(topic) for each in history])]
+    return [_shown(rates.added.get(topic)), _shown(rates.out(topic)), *(trends if history else ()), problem_of(status)]
 
 
 def _shown(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:,.0f}" if rate >= 10 or not rate else f"{rate:.1f}"  # noqa: PLR2004
 
 
-_FRAME = 4
-"""Lines of a table besides its rows: the titles, a rule, and an empty line above and below."""
+_FRAME = 3
+"""Lines of a table besides its rows: the titles, a rule, and an empty line above."""
 
 _LEAST = 2
 """The least lines for the rows of a table: one row, and the number of hidden ones."""
@@ -143,17 +131,8 @@ _LEAST = 2
 def fit(found: Sequence[Listing], height: int) -> list[Listing]:
     """Cuts tables to so many lines in all, in fair shares; the last ones go first where there is no room for all."""
     kept = list(found[: max(1, height // (_FRAME + _LEAST))])
-    rooms = _share(height - _FRAME * len(kept), [len(listing.rows) for listing in kept])
+    rooms = in_shares(height - _FRAME * len(kept), [len(listing.rows) for listing in kept])
     return [_cut(listing, max(room, _LEAST)) for listing, room in zip(kept, rooms, strict=True)]
-
-
-def _share(lines: int, wanted: Sequence[int]) -> list[int]:
-    """Splits lines evenly; lines that a table does not need go to the others."""
-    rooms = [0] * len(wanted)
-    for place, (count, at) in enumerate(sorted((count, at) for at, count in enumerate(wanted))):
-        rooms[at] = min(count, max(0, lines) // (len(wanted) - place))
-        lines -= rooms[at]
-    return rooms
 
 
 def _cut(listing: Listing, room: int) -> Listing:

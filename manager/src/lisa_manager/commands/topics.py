@@ -1,4 +1,4 @@
-"""`lisa-manager topic list | set | reshard | drop`."""
+"""`lisa-manager topic list | create | set | reshard | drop`."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -10,10 +10,10 @@ from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import Dropped, ManagerSettings, TopicSizes
-from lisa_manager.commands.policy_options import option_name, shown_field, with_policy
-from lisa_manager.commands.shared import TopicName, admin_command, opened
+from lisa_manager.commands.policy_options import option_name, shown_field, shown_fields, with_policy
+from lisa_manager.commands.shared import TopicName, admin_command, opened, require_topic
 
-__all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
+__all__ = ["ForceFlag", "create", "drop", "list_", "owing", "reshard", "set_"]
 
 ForceFlag = Annotated[bool, typer.Option("--force", help="Also drop its messages.")]
 
@@ -30,35 +30,56 @@ def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     print_table((Column("topic"), Column("policy")), rows, nothing="no topics")
 
 
-_INTERNAL = {"limits_revision"}
-"""Fields that Lisa alone sets."""
+_HIDDEN = {"limits_revision", "own"}
+"""Fields that say nothing of the topic's treatment."""
 
 
 def _document(policy: Policy) -> dict[str, Any]:
-    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set - _INTERNAL)}
+    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set - _HIDDEN)}
 
 
 def _shown_policy(policy: Policy) -> str:
-    names = policy.model_fields_set - _INTERNAL
-    fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in names)
-    return ", ".join(f"{option_name(name)} {shown_field(name, value)}" for name, value in fields) or "defaults"
+    return shown_fields(policy.model_dump(include=policy.model_fields_set - _HIDDEN)) or "defaults"
 
 
 @admin_command
 @with_policy
 def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], settings: ManagerSettings) -> None:
-    """Changes a topic's policy; declares the topic if it does not exist. Other fields stay as they are.
+    """Changes the policy of a topic that exists. Other fields stay as they are.
 
     The value `default` sets a field back. Running programs use the new policy within ten seconds.
     """
     if not changes:
         raise InvalidInput("policy", Described("nothing"), "at least one field to set, as in --visibility 60s")
     with opened(settings) as admin:
+        require_topic(admin, topic)
         policy = admin.set_policy(topic, **changes)
+    _print_policy(topic, policy, json=json)
+
+
+@admin_command
+@with_policy
+def create(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], settings: ManagerSettings) -> None:
+    """Declares a topic, with defaults for the fields that are not given. The first send does so as well.
+
+    Refuses a topic that exists.
+    """
+    with opened(settings) as admin:
+        if not admin.create_topic(topic, **changes):
+            raise Declined(f"topic {topic!r} exists; `lisa-manager topic set` changes its policy")
+        [policy] = (known.policy for known in admin.topics() if known.name == topic)
+    _print_policy(topic, policy, json=json)
+
+
+def _print_policy(topic: str, policy: Policy, *, json: bool) -> None:
     if json:
         print_json({"topic": topic} | _document(policy))
     else:
         say(f"{topic}: {_shown_policy(policy)}; in force everywhere within {REFRESH_S:g} s")
+        for name, value in policy.own_fields.items():
+            if (holds := getattr(policy, name)) != value:
+                shown = f"{shown_field(name, holds)}, not {shown_field(name, value)}"
+                say(f"{option_name(name)} is {shown}: a cap holds, see `policy explain {topic}`", error=True)
 
 
 @admin_command

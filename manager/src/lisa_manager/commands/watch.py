@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from rich.console import Console, Group, RenderableType
@@ -22,6 +23,9 @@ __all__ = ["Reader", "Reading", "render", "watch"]
 _TICK_S = 1.0
 """How often the screen's clock moves on, in seconds."""
 
+_REMEMBERED = 20
+"""Readings in a sparkline."""
+
 _HOPELESS = (AccessDenied, Untrusted)
 """Errors of the server that do not go away by waiting."""
 
@@ -35,7 +39,11 @@ class Reading:
     """The monotonic clock, in seconds."""
     statuses: Sequence[TopicStatus]
     traffic: Sequence[TopicTraffic]
+    absence: str
+    """One line if no manager runs."""
     rates: Rates = field(default_factory=Rates)
+    history: Sequence[Rates] = ()
+    """The rates of the latest readings, this one last."""
 
 
 def _rates(before: Reading | None, traffic: Sequence[TopicTraffic], moment: float) -> Rates:
@@ -70,6 +78,7 @@ class Reader:
         """Reads once. Raises LisaError if another reading would fail as well, for example for an unknown topic."""
         try:
             statuses, traffic = self._admin.status(self._topic), self._admin.traffic(self._topic)
+            absence = self._admin.missing_manager()
         except OF_THE_SERVER as error:
             if isinstance(error, _HOPELESS):
                 raise
@@ -77,7 +86,9 @@ class Reader:
             return
         at, moment = datetime.now(UTC), time.monotonic()
         ordered = unhealthy_first(statuses)
-        self.reading = Reading(at, moment, ordered, traffic, _rates(self.reading, traffic, moment))
+        rates = _rates(self.reading, traffic, moment)
+        history = (*(self.reading.history if self.reading else ()), rates)[-_REMEMBERED:]
+        self.reading = Reading(at, moment, ordered, traffic, absence, rates, history)
         self.error, self.silent_since = None, at
 
     def complaint(self, now: datetime) -> str:
@@ -118,14 +129,17 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
     if reading is not None:
         if complaint:
             lines.append(Text(f"as of {_clock(reading.at)}:", style="yellow"))
+        if reading.absence:
+            lines += [Text(line, style="bold red") for line in wrap(shown(reading.absence), width)]
         # The last line stays free: a screen that is full to its last column scrolls.
         room = height - len(lines) - 1
-        lines += _rows(fit(listings(reading.statuses, reading.rates), room), width)
+        lines += _rows(fit(listings(reading.statuses, reading.rates, reading.history), room), width)
     return Group(*lines)
 
 
 def _rows(found: Sequence[Listing], width: int) -> Iterator[RenderableType]:
     for listing in found:
+        yield Text("")
         yield listing.table(width)
         if listing.more:
             yield Text(f"and {listing.more:,} more")

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
-from lisa_common.model.keys import TOPIC_KEYS, history_key, topics_key
+from lisa_common.model.keys import TOPIC_KEYS, history_key
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import REFRESH_S, parse_registry, read_dropped, read_mark, registered
+from lisa_common.protocol.registry import REFRESH_S, declare_topic, parse_registry, read_dropped, read_mark, registered
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.resharding import CONTENTS, restore_layout
 from lisa_manager.shard_table import ShardTable
@@ -67,13 +67,13 @@ class Discoverer:
         for name, (at_ms, layout) in dropped.items():
             try:
                 await self._finish_drop(layout, at_ms, marks[name])
-            except OF_THE_SERVER as error:
-                # A Cluster node that is away must not delay the other topics.
+            except LisaError as error:
+                # Neither a Cluster node that is away nor a pattern that the topic cannot follow may delay the others.
                 self._problems.report(f"drop of {name}", error, job="discover", topic=name)
 
     async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> bool:
         """Declares a topic that holds messages but is not in the registry. Returns whether it was missing there."""
-        return bool(await self._connection.call(command("HSETNX", topics_key(self._table.prefix), name, policy.dump())))
+        return await self._connection.run(declare_topic(self._table.prefix, name, policy.own_fields)) is not None
 
     async def _finish_drop(self, layout: Layout, at_ms: int, mark: bytes) -> None:
         declared = self.layouts.get(layout.topic)

@@ -1,18 +1,13 @@
-"""The historian: writes samples of topics for charts at equal intervals, and says that this manager lives."""
+"""The historian: writes samples of topics for charts at equal intervals."""
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lisa_common import __version__
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.model.keys import managers_key
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin import history
 from lisa_manager.admin.fingerprints import Fingerprint, read_fingerprints
@@ -28,11 +23,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_TOPICS = 1_000
 """Most topics with a history: the first by name, as in metrics."""
-
-_MOST_SILENT = 5
-"""A manager that has written nothing for so many intervals is forgotten."""
-
-_MOST_MANAGERS = 1_000
 
 _UNCHANGED = 10
 """After so many intervals a sample is written though nothing has changed: a longer gap means that no manager ran."""
@@ -72,7 +62,6 @@ class Historian:
         self._prefix = settings.prefix
         self._interval_ms = round(settings.history_s * 1000)
         self._keep_ms = round(settings.history_h * 3_600_000)
-        self._name = f"{socket.gethostname()}:{os.getpid()} {__version__}"
         self._lags: dict[str, Lags] = {}
         self._seen: dict[str, _Seen] = {}
         self._tried_ms: dict[str, int] = {}
@@ -94,11 +83,10 @@ class Historian:
 
     async def turn(self) -> None:
         """Writes the samples of this interval, unless others have."""
-        now: int = await self._connection.call(server_time())
-        await self._report(now)
         if not self._keep_ms:
             self._lags.clear()
             return
+        now: int = await self._connection.call(server_time())
         at_ms = now - now % self._interval_ms
         layouts = self._layouts()
         names = sorted(layouts)[:_MAX_TOPICS]
@@ -185,11 +173,3 @@ class Historian:
             self._problems.report("history of dropped topics", error, job="history")
         else:
             self._problems.resolve("history of dropped topics")
-
-    async def _report(self, now: int) -> None:
-        key = managers_key(self._prefix)
-        oldest = now - _MOST_SILENT * self._interval_ms
-        await self._connection.call(command("ZADD", key, now, self._name))
-        await self._connection.call(command("ZREMRANGEBYSCORE", key, "-inf", oldest))
-        await self._connection.call(command("ZREMRANGEBYRANK", key, 0, -_MOST_MANAGERS - 1))
-        await self._connection.call(command("PEXPIRE", key, _MOST_SILENT * self._interval_ms))

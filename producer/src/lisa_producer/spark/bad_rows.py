@@ -95,7 +95,7 @@ class _TopicSink:
             raise BadRow(self._partition, row, error, f"; and {self._topic} refuses it: {refusal}") from refusal
 
     def _send(self, id: str, body: bytes) -> LisaError | None:
-        """Sends a row. Result: the error with which the topic refuses it, None if it has taken it."""
+        """Sends a row. Returns the error with which the topic refuses it, None if it has taken it."""
         refused: list[LisaError] = []
         try:
             self._producer.send_many(

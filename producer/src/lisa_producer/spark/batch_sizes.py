@@ -37,7 +37,7 @@ class BatchSizes:
     def begin(self, held: int, *, alone: bool) -> Flow[tuple[int, bool]]:
         """Begins a batch of `held` messages, the only one of which may have to run `alone`.
 
-        Result: how many of them to try, 0 if the only one has failed alone; and whether a single one is suspected.
+        Returns how many of them to try, 0 if the only one has failed alone; and whether a single one is suspected.
         """
         begun, rows = yield self._read()
         if begun and held == 1 and (rows or alone or begun >= _WHOLE):

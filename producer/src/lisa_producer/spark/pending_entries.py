@@ -118,7 +118,7 @@ class PendingEntries:
         return taken
 
     def _read(self, after: str, until: str | None, limit: int) -> Flow[list[Entry] | None]:
-        """Reads new entries for the consumer. Result: those in the range; None if others may be pending now."""
+        """Reads new entries for the consumer. Returns those in the range; None if others may be pending now."""
         call = consuming.read([self.keys], self.group, self.consumer, limit=limit, block_ms=None)
         try:
             batches = yield call
@@ -159,7 +159,7 @@ class PendingEntries:
     def give_back(self, after: str, last: str, keep: int) -> Flow[str]:
         """Releases the pending entries of a range but the first ones: they come again as new entries, no attempt spent.
 
-        Result: the last entry that is kept.
+        Returns the last entry that is kept.
         """
         kept = (yield from self.held(after, last, limit=keep)) if keep else []
         end = kept[-1].entry if kept else after
@@ -187,7 +187,7 @@ class PendingEntries:
         yield mark(self.keys, self.group, self.consumer, [last], begun)
 
     def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[int]:
-        """Acks all pending entries up to an entry. Those that are `known` need not be read again. Result: how many."""
+        """Acks all pending entries up to an entry. Those that are `known` need not be read again. Returns how many."""
         at, count = FIRST, 0
         for first in range(0, len(known), _PLACES):
             part = known[first : first + _PLACES]

@@ -35,7 +35,7 @@ class AsyncCluster(Nodes[AsyncNode]):
         self._watches: dict[NodeName, AsyncWatch] = {}
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls, each at the node that serves it. Result: for each call its reply, or a LisaError.
+        """Makes calls, each at the node that serves it. Returns for each call its reply, or a LisaError.
 
         Raises a LisaError where no node has answered.
         """

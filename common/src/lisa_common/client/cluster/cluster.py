@@ -33,7 +33,7 @@ class Cluster(Nodes[Node]):
         self._probes = Probes(self._router, self._connect_for_probes)
 
     def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-        """Makes calls, each at the node that serves it. Result: for each call its reply, or a LisaError.
+        """Makes calls, each at the node that serves it. Returns for each call its reply, or a LisaError.
 
         `meanwhile` is called between the calls and their replies. Raises a LisaError where no node has answered.
         """

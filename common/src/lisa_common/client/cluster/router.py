@@ -125,7 +125,7 @@ class Router:
             self.mark_failed(node)
 
     def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
-        """Sends each call to the node that serves its key. Result: for each call its reply, or a LisaError.
+        """Sends each call to the node that serves its key. Returns for each call its reply, or a LisaError.
 
         Raises the first error if no node has answered. A read or count of several slots must be the only call.
         """
@@ -282,7 +282,7 @@ class Router:
         return waiting or list(reading[:1])
 
     def _race(self, waiting: Sequence[Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
-        """Lets reads wait until one gets entries. Result: whether none has, as slots have moved to other nodes."""
+        """Lets reads wait until one gets entries. Returns whether none has, as slots have moved to other nodes."""
         names = Optional.UNBLOCK not in self._refusals
         parts = [Part(self._node_of(unit) or self.home, blocked(unit, calls, names=names)) for unit in waiting]
         nodes = [part.node for part in parts]

@@ -131,7 +131,7 @@ async def download(view: View) -> Response:
 
 
 _Act = Callable[[View, str, str], Awaitable[tuple[bool, str]]]
-"""Does something to a message of a topic. Result: whether it was done, and what to say."""
+"""Does something to a message of a topic. Returns whether it was done, and what to say."""
 
 _KEPT_OF_ID = 100
 
@@ -227,7 +227,7 @@ async def _replay_edited(view: View) -> Response:
 
 
 async def _send_edited(view: View, topic: str, id: str, record: Record) -> str:
-    """Sends the body of the form with the headers and limits of a record. Result: the new id."""
+    """Sends the body of the form with the headers and limits of a record. Returns the new id."""
     body = view.text("body").encode("utf-8", "surrogateescape")
     if b"\r\n" not in record.body:
         # Browsers send each end of a line so.

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown
 from lisa_common.validation import check_id
+from lisa_gateway.dashboard.bodies import excerpt
 from lisa_gateway.dashboard.bulk import VERBS
 from lisa_gateway.dashboard.selection import STATES, Selection
 from lisa_gateway.dashboard.view import View, see_other
 from lisa_gateway.problems import problem_of
-from lisa_manager import REASONS, ListedMessage, MessagePage
+from lisa_manager import REASONS, GarbageSummary, ListedMessage, MessagePage, State
 
 __all__ = ["count", "find", "show"]
 
@@ -61,7 +62,21 @@ async def show(view: View) -> Response:
         ],
         operates=view.operates(topic),
         sees_bodies=sees_bodies,
+        excerpt=excerpt,
+        now_ms=await view.soon(view.desk.gateway.now_ms()),
+        summary=await _summary(view, selection) if sees_bodies else None,
     )
+
+
+async def _summary(view: View, selection: Selection) -> GarbageSummary | None:
+    """Why the latest dead letters of the selection died; None where that is not known in time."""
+    if selection.state is not State.GARBAGE or selection.needs_look:
+        return None
+    try:
+        where = selection.garbage_filter
+        return await view.soon(view.admin.summarize_garbage(selection.topic, where, limit=_MOST))
+    except (InvalidInput, OutcomeUnknown):
+        return None
 
 
 async def find(view: View) -> Response:
@@ -158,4 +173,6 @@ async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIte
 
 async def _page(view: View, selection: Selection, limit: int, cursor: str | None) -> MessagePage:
     topic, state = selection.topic, selection.state
-    return await view.admin.messages(topic, state, group=selection.group, limit=limit, cursor=cursor)
+    return await view.admin.messages(
+        topic, state, group=selection.group, limit=limit, cursor=cursor, newest_first=selection.newest_first
+    )

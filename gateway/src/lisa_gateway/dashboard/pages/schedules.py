@@ -73,7 +73,7 @@ async def show_one(view: View) -> Response:
 
 
 _Act = Callable[[View, str, str], Awaitable[str]]
-"""Does something to a schedule. Result: what to say; empty if nothing changed."""
+"""Does something to a schedule. Returns what to say; empty if nothing changed."""
 
 
 def _handler(what: str, act: _Act) -> Handler:

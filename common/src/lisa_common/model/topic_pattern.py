@@ -1,0 +1,38 @@
+"""Patterns of topics."""
+
+from lisa_common.validation import check_name
+
+__all__ = ["TopicPattern", "is_pattern"]
+
+_ANY = "*"
+
+
+def is_pattern(topic: object) -> bool:
+    """Whether a caller's topic stands for all topics that fit: names contain no "*"."""
+    return isinstance(topic, str) and _ANY in topic
+
+
+class TopicPattern:
+    """Topics by a pattern in which "*" stands for any text, as in "orders.*". Raises InvalidInput."""
+
+    def __init__(self, text: str) -> None:
+        # The rest must be valid in a name.
+        check_name("topic", text.replace(_ANY, "x"))
+        self.text = text
+        self._first, *self._rest = text.split(_ANY)
+
+    def fits(self, topic: str) -> bool:
+        """Whether a topic fits."""
+        # Not by a regular expression, as stored patterns may be anybody's: some would take for ever.
+        if not self._rest:
+            return topic == self._first
+        *middle, last = self._rest
+        at, end = len(self._first), len(topic) - len(last)
+        if not topic.startswith(self._first) or not topic.endswith(last):
+            return False
+        for part in middle:
+            found = topic.find(part, at, end)
+            if found < 0:
+                return False
+            at = found + len(part)
+        return at <= end

@@ -1,0 +1,136 @@
+"""Shows operators what a worker does, and does what they want: aborts, a pause, a drain."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lisa_common import __version__
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
+from lisa_common.errors import LisaError
+from lisa_common.logs import event
+from lisa_common.model.needs import Optional
+from lisa_common.model.worker_state import MOST_HANDLERS, MOST_TOPICS, RunningHandler, WorkerState, WorkerStatus
+from lisa_common.protocol import workers
+from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.marking import MARKING
+from lisa_consumer.delivery.core import Core
+from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.worker.held import HeldDelivery
+from lisa_consumer.worker.life import Life
+from lisa_consumer.worker.pausable import Pausable
+
+__all__ = ["Oversight"]
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+"""How often it asks, and how long a handler has run when it is named."""
+
+_BEAT_S = 5.0
+"""How often a worker says that it lives, if nothing else has changed."""
+
+
+class Oversight:
+    """Asks the server once a second what operators want, and tells what the worker does when that changes."""
+
+    def __init__(
+        self, connection: AsyncConnection, core: Core, life: Life, worker: Pausable, settings: ConsumerSettings
+    ) -> None:
+        self._connection, self._core, self._life, self._worker = connection, core, life, worker
+        self._settings, self._prefix = settings, settings.prefix
+        self._name = core.name.removesuffix(MARKING)
+        self._began_ms = 0
+        self._status, self._status_since = WorkerStatus.RUNNING, time.monotonic()
+        self._told: tuple[object, ...] = ()
+        self._told_at = 0.0
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Does so while the block runs. Then removes the worker from the list, unless the block raised.
+
+        Before the block it asks once: a worker that an operator has paused begins nothing.
+        """
+        await self._try(self._report())
+        asking = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            await cancel_all(asking)
+        if self._told:
+            await self._try(self._connection.call(workers.leave(self._prefix, self._core.group, self._name)))
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_PAUSE_S)
+            await self._try(self._life.aborts.look())
+            await self._try(self._report())
+
+    async def _try(self, asking: Awaitable[Any]) -> None:
+        """Waits for an answer for a second. An outage is the reader's to report."""
+        try:
+            async with asyncio.timeout(_PAUSE_S):
+                await asking
+        except (LisaError, TimeoutError) as error:
+            logger.debug("no news of operators: %s", error, extra=event("oversight_failed", error=str(error)))
+
+    async def _report(self) -> None:
+        """Does what an operator wants of the worker, and says what it does."""
+        if Optional.WORKERS in self._connection.refusals:
+            return
+        if not self._began_ms:
+            self._began_ms = await self._connection.call(server_time())
+        wish = workers.read_wish(self._prefix, self._core.group, self._name, self._began_ms)
+        self._worker.obey(await self._connection.call(wish))
+        status, now = self._find_status(), time.monotonic()
+        if status is not self._status:
+            self._status, self._status_since = status, now
+        running = sorted((h for h in self._life.leases.held if h.is_running), key=lambda held: held.began_at)
+        long = [held for held in running if now - held.began_at > _PAUSE_S][:MOST_HANDLERS]
+        news = (status, tuple(self._life.routes), *(held.place for held in long))
+        if news == self._told and now - self._told_at < _BEAT_S:
+            return
+        await self._connection.call(workers.register(self._prefix, await self._state(len(running), long)))
+        self._told, self._told_at = news, now
+
+    def _find_status(self) -> WorkerStatus:
+        if self._life.is_stopping:
+            return WorkerStatus.DRAINING
+        if self._worker.is_paused:
+            return WorkerStatus.PAUSED
+        return WorkerStatus.STUCK if self._life.find_stall() else WorkerStatus.RUNNING
+
+    async def _state(self, running: int, long: list[HeldDelivery]) -> WorkerState:
+        now_ms: int = await self._connection.call(server_time())
+        ahead_ms = now_ms - time.monotonic() * 1000
+        return WorkerState(
+            group=self._core.group,
+            name=self._name,
+            has_chosen_name=self._core.has_chosen_name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            release=self._settings.release,
+            topics=tuple(sorted(self._life.routes)[:MOST_TOPICS]),
+            concurrency=self._settings.concurrency,
+            status=self._status,
+            status_since_ms=max(0, round(ahead_ms + self._status_since * 1000)),
+            problem=self._life.find_stall(),
+            began_ms=self._began_ms,
+            seen_ms=now_ms,
+            held=len(self._life.leases.held),
+            running=running,
+            handlers=tuple(
+                RunningHandler(
+                    topic=held.delivery.topic,
+                    id=held.delivery.id,
+                    since_ms=max(0, round(ahead_ms + held.began_at * 1000)),
+                )
+                for held in long
+            ),
+        )

@@ -1,0 +1,51 @@
+"""Operations on workers: which there are and what they do; a pause, its end, and a drain of one."""
+
+from typing import Any
+
+from lisa_gateway.v1 import answers
+from lisa_gateway.v1.models import WorkersQuery
+from lisa_gateway.v1.operation import Answer, Call, operation
+from lisa_manager import WorkerState
+
+__all__ = ["drain_worker", "list_workers", "pause_worker", "resume_worker"]
+
+_WORKER = "/v1/workers/{worker}"
+
+
+@operation("GET /v1/workers", {200: answers.Workers}, query=WorkersQuery)
+async def list_workers(call: Call) -> Answer:
+    """Lists workers with what each does; of each only the topics of the grant."""
+    found = await call.gateway.admin.workers(group=call.query.group)
+    documents = (_document(call, state) for state in found)
+    return Answer({"workers": [document for document in documents if document["topics"]]})
+
+
+def _document(call: Call, state: WorkerState) -> dict[str, Any]:
+    document = state.model_dump(mode="json", exclude={"has_chosen_name"})
+    document["topics"] = [topic for topic in state.topics if call.shows(topic)]
+    document["handlers"] = [each for each in document["handlers"] if call.shows(each["topic"])]
+    if len(document["topics"]) < len(state.topics):
+        # It names topics.
+        document["problem"] = ""
+    return document
+
+
+@operation(f"POST {_WORKER}/pause", {200: answers.Worker}, query=WorkersQuery)
+async def pause_worker(call: Call) -> Answer:
+    """Pauses a worker until it is resumed; it begins nothing more within about a second."""
+    admin = call.gateway.admin
+    return Answer(_document(call, await admin.pause_worker(call.path["worker"], group=call.query.group)))
+
+
+@operation(f"POST {_WORKER}/drain", {200: answers.Worker}, query=WorkersQuery)
+async def drain_worker(call: Call) -> Answer:
+    """Makes a worker drain and end; what supervises it may start another."""
+    admin = call.gateway.admin
+    return Answer(_document(call, await admin.drain_worker(call.path["worker"], group=call.query.group)))
+
+
+@operation(f"POST {_WORKER}/resume", {200: answers.Resumed}, query=WorkersQuery)
+async def resume_worker(call: Call) -> Answer:
+    """Ends a pause of a worker, also of one that does not run now."""
+    admin = call.gateway.admin
+    return Answer({"resumed": await admin.resume_worker(call.path["worker"], group=call.query.group)})

@@ -1,0 +1,72 @@
+"""The pattern keeper: completes changes of policies of patterns, and applies them to topics of older programs."""
+
+import asyncio
+import logging
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.logs import event
+from lisa_common.model.keys import PATTERNS, topics_key
+from lisa_common.model.pattern_policies import PatternPolicies
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import command
+from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.pattern_policies import Resolved, apply_patterns, is_stale
+from lisa_manager.problem_log import ProblemLog
+
+__all__ = ["PatternKeeper"]
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 100
+
+
+class PatternKeeper:
+    """Compares the policies of topics with those of patterns, after each change of either."""
+
+    def __init__(self, connection: AsyncConnection, discoverer: Discoverer, prefix: str) -> None:
+        self._connection = connection
+        self._discoverer = discoverer
+        self._prefix = prefix
+        self._problems = ProblemLog(logger)
+        self._patterns: bytes | None = None
+        self._resolved: dict[str, Policy] = {}
+        """The policies, by topic, that are as these patterns have them."""
+
+    async def turn(self) -> None:
+        """Runs one turn over the topics. Raises LisaError as the server answers, and for damaged policies."""
+        stored: bytes | None = await self._connection.call(command("HGET", topics_key(self._prefix), PATTERNS))
+        policies = PatternPolicies.load(stored)
+        layouts = self._discoverer.layouts
+        if stored != self._patterns:
+            self._patterns, self._resolved = stored, {}
+        # A policy that has not changed is the same object.
+        changed = [each for name, each in layouts.items() if self._resolved.get(name) is not each.policy]
+        stale = []
+        for position, layout in enumerate(changed):
+            if position % _AT_ONCE == 0:
+                # There may be thousands of topics, and the other jobs must not wait for all of them.
+                await asyncio.sleep(0)
+            if self._is_stale(policies, layout):
+                stale.append(layout.topic)
+        resolved = await self._connection.run(apply_patterns(self._prefix, stale))
+        self._log(resolved)
+        done = {each.topic: each.policy for each in changed if each.topic not in resolved.failed}
+        self._resolved = {name: policy for name, policy in (self._resolved | done).items() if name in layouts}
+
+    def _log(self, resolved: Resolved) -> None:
+        for topic, error in resolved.failed.items():
+            self._problems.report(f"policies of patterns for {topic}", error, job="patterns", topic=topic)
+        for topic in resolved.changed - resolved.failed.keys():
+            self._problems.resolve(f"policies of patterns for {topic}")
+        if resolved.changed:
+            fields = event("patterns_applied", count=len(resolved.changed))
+            logger.info("applied policies of patterns to %d topics", len(resolved.changed), extra=fields)
+
+    def _is_stale(self, policies: PatternPolicies, layout: Layout) -> bool:
+        try:
+            return is_stale(policies, layout.topic, layout.policy)
+        except LisaError:
+            # To be reported.
+            return True
