@@ -102,7 +102,9 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
         # These name an operation or a schedule.
         *_pages("do-stop", "do-resume", "do-pause-schedule", "do-resume-schedule", "do-run-now", "do-skip"),
     ),
-    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "lateness", "schedules", "schedule", "activity", "workers"),
+    Rule(Scope.OWN_TOPICS, _VIEW): _pages(
+        "", "live", "find", "lateness", "schedules", "schedule", "activity", "workers"
+    ),
     Rule(Scope.ALL_TOPICS, _ADMIN): (
         "/metrics",
         *_pages("do-pause-worker", "do-resume-worker", "do-drain-worker"),

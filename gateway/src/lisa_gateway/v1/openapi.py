@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document of /v1, made of the operations and their models."""
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
@@ -26,6 +27,7 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH, "patter
 _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "topic": ("The topic.", _NAME),
     "group": ("The consumer group.", _NAME),
+    "worker": ("The name of the worker.", {"type": "string", "minLength": 1}),
     "id": (
         f"The message id: printable text of at most {MAX_ID_BYTES} bytes. It may hold slashes, percent-encoded or not.",
         {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES},
@@ -93,7 +95,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    parameters = [_part(name) for name in _PARTS if f"{{{name}}}" in operation.path]
+    parameters = [_part(name) for name in re.findall(r"{(\w+)}", operation.path)]
     if operation.query is not None:
         parameters += _query(operation.query, schemas)
     described: dict[str, Any] = {
