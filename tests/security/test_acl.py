@@ -32,6 +32,7 @@ from lisa_common.model.schedule import Schedule
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, jobs, managing, paging, producing, workers
 from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
@@ -52,6 +53,7 @@ from lisa_manager import (
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
 from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.presence import Presence
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.resharding import close_former
 from lisa_manager.schedule_migration import migrate_schedules
@@ -412,6 +414,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
             connection.run(paging.split(queue.keys, state, paging.START, paging.END, 1))
             assert connection.call(paging.list_messages(queue.keys, state, paging.START, paging.END)).messages
     for words in (
+        ["topic", "create", OURS],
         *(["topic", "set", OURS, "--paused", "yes"], ["topic", "set", OURS, "--paused", "no"]),
         *(["topic", "set", OURS, "--max-retries", "3"], ["topic", "list"], ["status"], ["show", OURS, "w"]),
         *(["doctor"], ["group", "list", OURS], ["garbage", "list", OURS], ["garbage", "replay", OURS, "d"]),
@@ -497,6 +500,9 @@ async def _write_history(server: Server, admin: Connection) -> None:
     layout = Layout(PREFIX, OURS, Policy())
     async with AsyncConnection.of(settings, name="lisa-manager") as connection:
         await Historian(connection, settings, lambda: {OURS: layout}).turn()
+        presence = Presence(connection, PREFIX)
+        await presence.turn()
+        await presence.end()
         async with AsyncAdmin(settings=settings) as operator:
             assert (await operator.history([OURS]))[OURS]
             heard = asyncio.ensure_future(anext(operator.events()))
@@ -586,8 +592,10 @@ def _work_as_spark(server: Server) -> None:
         producer.run(jobs.claim_part(keys, "query", "0", "owner", 1_000))
         producer.execute([jobs.forget_part(keys, "query", "0"), jobs.forget_written(keys, "query")])
         producer.call(producing.update(keys, [outgoing("nothing")]))
+        producer.run(find_absence(PREFIX))
     with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as consumer:
         sizes = BatchSizes(keys, "spark~")
+        consumer.run(find_absence(PREFIX))
         consumer.run(sizes.begin(10, alone=False))
         consumer.run(sizes.succeed(10))
     with Connection(user_url(server, RoleName.READER, PREFIX), name=str(RoleName.READER)) as reader:

@@ -42,7 +42,7 @@ def run(
         int, typer.Option(min=1, max=1_000, help="How many processes to run, each with the whole worker.")
     ] = 1,
     with_manager: Annotated[
-        bool, typer.Option("--with-manager", help="Run a manager in this process, too, for development.")
+        bool, typer.Option("--with-manager", help="Run a manager inside, for development.")
     ] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
@@ -74,11 +74,15 @@ def run(
     is_served = partial(_is_served, loaded, patience_s if check else None)
     with _managed(loaded, patience_s) if with_manager else nullcontext():
         if processes > 1:
-            words = worker_command(worker, overridden)
-            sys.exit(_run_processes(words, loaded, processes, settings.metrics, is_served))
-        with _serving(settings.metrics, loaded.health):
-            if is_served(loaded.health):
-                loaded.run()
+            command = worker_command(worker, overridden)
+            sys.exit(_run_processes(command, loaded, processes, settings.metrics, is_served))
+        _run_one(loaded, settings.metrics, is_served)
+
+
+def _run_one(worker: Worker, address: str | None, is_served: Callable[[Health], bool]) -> None:
+    with _serving(address, worker.health):
+        if is_served(worker.health):
+            worker.run()
 
 
 def _managed(worker: Worker, patience_s: float) -> AbstractContextManager[None]:
