@@ -14,8 +14,8 @@ from support.engines import chosen
 
 __all__ = ["pytest_xdist_make_scheduler"]
 
-_DIRECTORIES = ("packaging", "spark", "topologies")
-"""Their tests share wheels, a Spark session, a Cluster."""
+_DIRECTORIES = ("outbox", "packaging", "spark", "topologies")
+"""Their tests share databases, wheels, a Spark session, a Cluster."""
 
 _GROUPS = {"test_demo_spark": "spark"} | dict.fromkeys(
     ("test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover"), "under load"

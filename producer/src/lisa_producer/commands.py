@@ -33,6 +33,7 @@ from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
 from lisa_producer.json_lines import Line, load_lines, read_lines
 from lisa_producer.message import Confirm
+from lisa_producer.outbox_commands import add_outbox
 from lisa_producer.results import PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 
@@ -41,6 +42,7 @@ __all__ = ["program"]
 T = TypeVar("T")
 
 program = new_program("lisa-producer", "Sends messages to Lisa, a delay queue on Redis Streams.")
+add_outbox(program)
 
 
 def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it

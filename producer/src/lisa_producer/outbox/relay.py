@@ -1,0 +1,348 @@
+"""Relays rows of the outbox to Lisa.
+
+A relay works on one topic at a time, in three steps: a transaction that takes the topic's lease and reads its first
+rows; the calls to Redis, while no transaction is open; and a transaction that deletes what is done and gives the lease
+back. docs/design.md has the reasons.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Engine, case, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from lisa_common.backoff import Backoff
+from lisa_common.client.closing import Closing
+from lisa_common.errors import InvalidInput, LisaError, QueueFull
+from lisa_common.escaping import named_text
+from lisa_common.logs import event
+from lisa_common.validation import check_int, duration_ms
+from lisa_producer.client import Producer
+from lisa_producer.message import Confirm, Message
+from lisa_producer.outbox.relayed import Row
+from lisa_producer.outbox.table import LEASES, ROWS, now_ms
+from lisa_producer.results import BatchResults, PartialSend
+from lisa_producer.settings import ProducerSettings
+
+__all__ = ["Backlog", "Relay", "read_backlog"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_POLL_S = 0.01
+_SLOWER = 1.2
+_RETRY: Final = Backoff(base=0.2, cap=10.0)
+_BATCH_BYTES = 8 * 1024 * 1024
+_FIRST_ROWS = 100
+"""Bodies may be large: more rows are read at once when it is known how large they are."""
+
+_COLUMNS = [ROWS.c[name] for name in ("id", "command", "message_id", "due", "options", "body")]
+_NEXT_TOPIC = select(ROWS.c.topic).where(ROWS.c.error.is_(None)).order_by(ROWS.c.topic).limit(1)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What a relay knows of a topic."""
+
+    rows: int = _FIRST_ROWS
+    """Most rows to read at once."""
+    failures: int = 0
+    retry_at: float = 0.0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Claim:
+    """The first rows of a topic, while a lease on it lasts; times are of the monotonic clock."""
+
+    rows: Sequence[Row]
+    until: float
+    tried: float
+    """Since when the rows that are not done may have been sent."""
+    done: list[int] = field(default_factory=list)
+    aside: dict[int, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises _LeaseEnded once another relay may work on the rows."""
+        if time.monotonic() >= self.until:
+            raise _LeaseEnded("the lease on the topic has ended")
+
+
+class _LeaseEnded(LisaError):
+    """A relay was too slow, or paused."""
+
+
+class Relay(Closing):
+    """Relays rows of an outbox: `run` until `stop`, or `relay_once`. Any number may run, in any number of processes.
+
+    `engine` is SQLAlchemy's, a blocking one. Without `url` or `settings`, those of a producer come from the environment
+    or `lisa.toml`. `confirm` is waited for before a row is deleted. Polls slow down to one in `poll` seconds (or
+    timedelta) while nothing comes; `wake` makes the next one come at once. If a relay dies, another one takes over its
+    topic after `lease`. Raises InvalidInput.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        url: str | None = None,
+        *,
+        confirm: Confirm | None = None,
+        settings: ProducerSettings | None = None,
+        rows: int = 1_000,
+        poll: Any = 1.0,
+        lease: Any = 15.0,
+    ) -> None:
+        if not isinstance(engine, Engine):
+            raise InvalidInput("engine", engine, "an Engine of SQLAlchemy, none of asyncio")
+        self._engine = engine
+        self._most_rows = check_int("rows", rows, 1, 10_000)
+        self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
+        self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=3_600)
+        given = settings or ProducerSettings.load(redis_url=url)
+        # It waits by itself, and without a lease.
+        self._producer = Producer(confirm=confirm, settings=given.model_copy(update={"patience_s": 0.0}))
+        self._name = secrets.token_hex(16)
+        self._topics: dict[str, _Topic] = {}
+        self._woken = threading.Event()
+        self._stopped = False
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Why it does not relay now, or not to some topic; "" if it relays everything."""
+        waiting = (f"{name}: {topic.problem}" for name, topic in list(self._topics.items()) if topic.problem)
+        return self._problem or next(waiting, "")
+
+    def run(self) -> None:
+        """Relays until `stop`. Waits for the database and for Redis while they are away."""
+        wait_s, failures = _FIRST_POLL_S, 0
+        while not self._stopped:
+            try:
+                relayed = self.relay_once()
+            except Exception as error:  # noqa: BLE001 - SQLAlchemy passes on some errors of drivers as they are
+                self._note_problem(error)
+                failures += 1
+                wait_s = _RETRY.compute(failures)
+            else:
+                self._problem, failures = "", 0
+                wait_s = 0 if relayed else min(max(wait_s, _FIRST_POLL_S) * _SLOWER, self._poll_s)
+            if self._woken.wait(wait_s):
+                self._woken.clear()
+                wait_s = 0
+
+    def wake(self) -> None:
+        """Looks for rows now; for use as `Outbox(hint=relay.wake)`. Thread-safe."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Ends `run` after the rows at hand. Thread-safe."""
+        self._stopped = True
+        self.wake()
+
+    def close(self) -> None:
+        """Closes the connections to Redis; the engine is the caller's."""
+        self.stop()
+        self._producer.close()
+
+    def relay_once(self) -> int:
+        """Relays the first rows of each topic. Returns how many were sent, or set aside.
+
+        A topic that Redis does not take waits, and is logged. Raises the errors of the database.
+        """
+        relayed, name = 0, ""
+        while not self._stopped and (name := self._find_topic_after(name)):
+            topic = self._topics.setdefault(name, _Topic())
+            if time.monotonic() < topic.retry_at or not (claim := self._claim(name, topic.rows)):
+                continue
+            failure = self._carry_out(name, claim)
+            self._finish(name, claim, complete=failure is None)
+            relayed += len(claim.done) + len(claim.aside)
+            self._judge(name, topic, claim, failure)
+        return relayed
+
+    def _find_topic_after(self, name: str) -> str:
+        """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
+        with self._engine.connect() as connection:
+            return connection.scalar(_NEXT_TOPIC.where(ROWS.c.topic > name)) or ""
+
+    def _claim(self, name: str, rows: int) -> _Claim | None:
+        """Takes the lease of a topic and reads its first rows; None while another relay has the lease."""
+        asked = time.monotonic()
+        try:
+            with self._engine.begin() as connection:
+                mine = (
+                    update(LEASES)
+                    .where(LEASES.c.topic == name, or_(LEASES.c.owner == self._name, LEASES.c.until_ms < now_ms()))
+                    .values(
+                        owner=self._name,
+                        until_ms=now_ms() + self._lease_ms,
+                        began_ms=func.coalesce(LEASES.c.began_ms, now_ms()),
+                    )
+                )
+                if not connection.execute(mine).rowcount:
+                    if connection.scalar(select(LEASES.c.topic).where(LEASES.c.topic == name)):
+                        return None
+                    new = {"topic": name, "owner": self._name, "until_ms": now_ms() + self._lease_ms}
+                    connection.execute(insert(LEASES).values(**new, began_ms=now_ms()))
+                waiting = (
+                    select(*_COLUMNS, (now_ms() - ROWS.c.created_ms).label("age_ms"))
+                    .where(ROWS.c.topic == name, ROWS.c.error.is_(None))
+                    .order_by(ROWS.c.id)
+                    .limit(rows)
+                )
+                found = connection.execute(waiting).all()
+                tried_ms = connection.scalar(select(now_ms() - LEASES.c.began_ms).where(LEASES.c.topic == name))
+        except IntegrityError:
+            # Another relay has written the lease first.
+            return None
+        read_at = time.monotonic()
+        # Rounded down: a moment before the end of an earlier command of the id would make this send pass for a repeat
+        # of what that command withdrew.
+        tried = read_at - max(0, int(tried_ms or 0) - 1) / 1000
+        until = asked + self._lease_ms / 1000
+        return _Claim([Row._make((*row, read_at)) for row in found], until, tried)
+
+    def _carry_out(self, name: str, claim: _Claim) -> LisaError | None:
+        """Carries out the rows of a claim in order, until one fails; returns its error.
+
+        Sends of different ids travel together. Two commands of one id never do.
+        """
+        sends: dict[str, tuple[Row, Message]] = {}
+        seen = set[str]()
+        try:
+            for row in claim.rows:
+                try:
+                    if row.command != "send" or row.message_id in sends:
+                        self._send(name, claim, sends)
+                    if row.command == "send":
+                        since = time.monotonic() if row.message_id in seen else claim.tried
+                        sends[row.message_id] = row, row.message(since)
+                    else:
+                        self._change(name, claim, row)
+                except InvalidInput as error:
+                    claim.aside[row.id] = str(error)
+                seen.add(row.message_id)
+            self._send(name, claim, sends)
+        except LisaError as error:
+            return error
+        return None
+
+    def _send(self, name: str, claim: _Claim, sends: dict[str, tuple[Row, Message]]) -> None:
+        """Sends messages, and forgets them. Raises the error of the first that was not refused for good."""
+        taken = list(sends.values())
+        sends.clear()
+        if not taken:
+            return
+        claim.check()
+        failures: list[LisaError] = []
+
+        def take(results: BatchResults) -> None:
+            for result in results:
+                row = taken[result.position][0]
+                if result.error is None:
+                    claim.done.append(row.id)
+                elif isinstance(result.error, InvalidInput):
+                    claim.aside[row.id] = str(result.error)
+                else:
+                    failures.append(result.error)
+
+        began, done = time.monotonic(), len(claim.done)
+        try:
+            self._producer.send_many(name, [message for _, message in taken], on_batch=take)
+        except PartialSend as error:
+            failures.append(error)
+        except InvalidInput as error:
+            claim.aside |= {row.id: str(error) for row, _ in taken}
+        if failures:
+            if claim.done:
+                # Rows that are left may follow one of the same id that is done.
+                claim.tried = began if len(claim.done) == done else time.monotonic()
+            raise failures[0]
+
+    def _change(self, name: str, claim: _Claim, row: Row) -> None:
+        """Cancels or reschedules a message. Raises InvalidInput for a row that nothing can carry out."""
+        claim.check()
+        claim.tried = time.monotonic() if claim.done else claim.tried
+        if row.command == "cancel":
+            outcome: str = self._producer.cancel(name, row.message_id)
+        elif row.command == "reschedule":
+            outcome = self._producer.reschedule(name, row.message_id, **row.due_option())
+        else:
+            raise InvalidInput("command", row.command, "send, cancel or reschedule")
+        claim.done.append(row.id)
+        fields = event("outbox_row_relayed", topic=name, id=row.message_id, command=row.command, outcome=outcome)
+        logger.debug("%s of %s in %s: %s", row.command, row.message_id, name, outcome, extra=fields)
+
+    def _finish(self, name: str, claim: _Claim, *, complete: bool) -> None:
+        """Deletes what is done, and gives the lease back if all is; nothing if another relay has taken the topic over.
+
+        Otherwise the lease says since when the rows that are left may have been sent.
+        """
+        values: dict[str, Any] = {"owner": "", "until_ms": 0, "began_ms": None}
+        if not complete:
+            values = {"began_ms": now_ms() - int((time.monotonic() - claim.tried) * 1000) + 1}
+        mine = update(LEASES).where(LEASES.c.topic == name, LEASES.c.owner == self._name).values(values)
+        with self._engine.begin() as connection:
+            if not connection.execute(mine).rowcount:
+                claim.done, claim.aside = [], {}
+                return
+            if claim.done:
+                connection.execute(delete(ROWS).where(ROWS.c.id.in_(claim.done)))
+            for id, error in claim.aside.items():
+                connection.execute(update(ROWS).where(ROWS.c.id == id).values(error=error))
+        for id, error in claim.aside.items():
+            fields = event("outbox_row_set_aside", topic=name, row=id, error=error)
+            logger.error("set aside row %d of the outbox for %s: %s", id, name, error, extra=fields)
+
+    def _judge(self, name: str, topic: _Topic, claim: _Claim, failure: LisaError | None) -> None:
+        """Decides when to look at a topic again, and how many rows to read."""
+        cause = failure.__cause__ if isinstance(failure, PartialSend) else failure
+        if isinstance(cause, QueueFull) and len(claim.rows) > 1:
+            # A topic takes all messages of a call or none.
+            topic.rows = max(1, min(topic.rows, len(claim.rows)) // 2)
+            return
+        if failure is None:
+            size = sum(len(row.body or b"") for row in claim.rows) // max(1, len(claim.rows))
+            topic.rows = min(self._most_rows, 2 * topic.rows, max(1, _BATCH_BYTES // max(1, size)))
+            if topic.failures:
+                logger.info("the outbox relays to %s again", name, extra=event("outbox_resumed", topic=name))
+            topic.failures, topic.problem = 0, ""
+            return
+        topic.failures, topic.problem = topic.failures + 1, str(failure)
+        topic.retry_at = time.monotonic() + _RETRY.compute(topic.failures)
+        if topic.failures == 1:
+            fields = event("outbox_waits", topic=name, error=str(failure))
+            logger.warning("the outbox does not relay to %s: %s", name, failure, extra=fields)
+
+    def _note_problem(self, error: Exception) -> None:
+        reason = f"database: {named_text(getattr(error, 'orig', None) or error)}"
+        if reason != self._problem:
+            logger.warning("the outbox relays nothing: %s", reason, extra=event("outbox_waits", error=reason))
+        self._problem = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is in the outbox."""
+
+    waiting: int
+    oldest_s: float
+    """Age of the oldest waiting row; 0 for none."""
+    set_aside: int
+
+
+def read_backlog(engine: Engine) -> Backlog:
+    """Counts the rows. Takes longer the more there are: 0.1 s for a million."""
+    waits = ROWS.c.error.is_(None)
+    query = select(
+        func.count(case((waits, 1))),
+        now_ms() - func.min(case((waits, ROWS.c.created_ms))),
+        func.count(ROWS.c.error),
+    )
+    with engine.connect() as connection:
+        waiting, oldest_ms, set_aside = connection.execute(query).one()
+    return Backlog(waiting, max(0, int(oldest_ms or 0)) / 1000, set_aside)

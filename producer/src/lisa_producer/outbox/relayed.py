@@ -1,0 +1,73 @@
+"""Rows of the outbox as calls of a producer."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from lisa_common.errors import InvalidInput
+from lisa_common.model.message import Message, Outgoing, RepeatedDue
+from lisa_common.model.policy import Policy
+
+__all__ = ["Row"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIELDS = frozenset({"ttl_ms", "max_retries", "priority", "headers", "if_exists"})
+
+
+class Row(NamedTuple):
+    """A waiting row, read at a moment of the monotonic clock when it was `age_ms` old."""
+
+    id: int
+    command: str
+    message_id: str
+    due: str
+    options: str | None
+    body: bytes | None
+    age_ms: int
+    read_at: float
+
+    def due_text(self) -> str:
+        """The due time for Lisa now: the rest of the delay, or ms since 1970. Raises InvalidInput."""
+        number = self.due.removeprefix("+")
+        if not number.isdecimal():
+            raise InvalidInput("due", self.due, "ms since 1970, or +ms")
+        if number == self.due:
+            return number
+        passed_ms = max(0, self.age_ms) + (time.monotonic() - self.read_at) * 1000
+        return f"+{max(0, math.ceil(int(number) - passed_ms))}"
+
+    def due_option(self) -> dict[str, Any]:
+        """The due time as an option of `reschedule`. Raises InvalidInput."""
+        due = self.due_text()
+        time_ = timedelta(milliseconds=int(due))
+        return {"delay": time_} if due.startswith("+") else {"at": _EPOCH + time_}
+
+    def message(self, since: float) -> Message:
+        """The message of a send that may have been tried since a moment of the monotonic clock. Raises InvalidInput."""
+        # It was not tried before it was written; both times are cut to ms.
+        since = min(max(since, self.read_at - (self.age_ms - 1) / 1000), time.monotonic())
+        try:
+            options = json.loads(self.options or "{}")
+        except (ValueError, RecursionError):
+            raise InvalidInput("options", self.options, "JSON") from None
+        if not isinstance(options, dict) or not options.keys() <= _FIELDS:
+            raise InvalidInput("options", self.options, f"a JSON object of {', '.join(sorted(_FIELDS))}")
+        ttl_ms = options.pop("ttl_ms", None)
+        ttl = ttl_ms / 1000 if isinstance(ttl_ms, int) else ttl_ms
+        return _Relayed(body=bytes(self.body or b""), id=self.message_id, ttl=ttl, row=self, since=since, **options)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Relayed(Message):
+    """A message whose send may be a repeat, so that it undoes no cancel that came after its first try."""
+
+    row: Row
+    since: float
+
+    def outgoing(self, policy: Policy, generated_id: str, context: Mapping[str, str] | None = None) -> Outgoing:
+        outgoing = Message.outgoing(self, policy, generated_id, context)
+        return outgoing._replace(due=RepeatedDue(self.row.due_text(), self.since))

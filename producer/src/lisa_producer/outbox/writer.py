@@ -1,0 +1,182 @@
+"""Writes commands for Lisa with a transaction of the caller."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, bindparam, event, func, insert, select
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.sql.base import Executable
+
+from lisa_common.bodies import Codec, check_codec, coded
+from lisa_common.errors import InvalidInput
+from lisa_common.model.message import IfExists
+from lisa_common.model.policy import DEFAULT_POLICY
+from lisa_common.model.record import HEAD_BYTES, VERSION, unpack_record
+from lisa_common.protocol.ids import new_ids
+from lisa_common.validation import GENERATED_SUFFIX, Duration, check_callable, check_id, check_name
+from lisa_producer.message import Message, new_due
+from lisa_producer.outbox.table import ROWS, dialect_of, now_ms
+
+__all__ = ["Outbox"]
+
+_ANY_SIZE = DEFAULT_POLICY.model_copy(update={"max_body_bytes": sys.maxsize})
+_HEAD = bytes((VERSION,)).ljust(HEAD_BYTES - 1, b"\0")
+_VALUES = ("topic", "command", "message_id", "due", "options", "body")
+_INSERT = insert(ROWS).values(created_ms=now_ms(), **{name: bindparam(name) for name in _VALUES})
+_LOCK = select(func.pg_advisory_xact_lock(bindparam("lock", type_=BigInteger)))
+_DRIVERS = {
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "pymysql": "mysql",
+    "MySQLdb": "mysql",
+    "sqlite3": "sqlite",
+}
+
+
+class Outbox:
+    """Writes sends, cancels and reschedules as rows of the caller's transaction; relays carry them out once it commits.
+
+    `connection` is a Connection or Session of SQLAlchemy, a connection of Django, or one of psycopg, psycopg2, pymysql,
+    MySQLdb or sqlite3; asyncio sessions call `await session.run_sync(outbox.send, "orders", ...)`. Nothing is asked of
+    Redis. So what only the topic's policy decides, such as the largest body, is refused by the relay, which sets the
+    row aside.
+
+    Commands of one id are carried out in the order of their commits; PostgreSQL waits for an open transaction that has
+    written a command of the same id. MySQL and MariaDB keep the order of transactions that do not overlap.
+
+    `codec` is as for `Producer`. `hint` is called after each commit of a SQLAlchemy session or Django connection, and
+    at that of a SQLAlchemy connection: `Relay.wake`, where a relay runs in this process.
+    """
+
+    def __init__(self, *, codec: Codec | None = None, hint: Callable[[], object] | None = None) -> None:
+        self._codec = check_codec(codec)
+        check_callable("hint", hint)
+        self._hint = hint
+
+    def send(
+        self,
+        connection: Any,
+        topic: str,
+        body: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        at_local: datetime | str | None = None,
+        tz: str | None = None,
+        id: str | None = None,
+        ttl: Duration | None = None,
+        max_retries: int | None = None,
+        priority: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        if_exists: IfExists | None = None,
+    ) -> str:
+        """Sends one message once the transaction commits; see `Message` for the options. Returns the message id.
+
+        A delay counts from this call, by the database's clock. Raises InvalidInput before the row is written.
+        """
+        check_name("topic", topic)
+        # A relay that dies repeats its sends, and an id of Lisa's own would not be known after an ack.
+        chosen = new_ids(1)[0].removesuffix(GENERATED_SUFFIX) if id is None and if_exists is None else id
+        message = Message(
+            body=coded(body, self._codec),
+            delay=delay,
+            at=at,
+            at_local=at_local,
+            tz=tz,
+            id=chosen,
+            ttl=ttl,
+            max_retries=max_retries,
+            priority=priority,
+            headers=headers,
+            key=key,
+            if_exists=if_exists,
+        )
+        outgoing = message.outgoing(_ANY_SIZE, "")
+        record = unpack_record(_HEAD + outgoing.content)
+        options = {
+            "ttl_ms": record.ttl_ms,
+            "max_retries": max_retries,
+            "priority": priority,
+            "headers": dict(record.headers) or None,
+            "if_exists": if_exists,
+        }
+        given = json.dumps({name: value for name, value in options.items() if value is not None})
+        row = {"message_id": outgoing.id, "due": outgoing.due, "options": given, "body": record.body}
+        self._write(connection, "send", topic, row, is_shared=id is not None)
+        return outgoing.id
+
+    def cancel(self, connection: Any, topic: str, id: str) -> None:
+        """Cancels a message that was not delivered by then, once the transaction commits. Raises InvalidInput."""
+        self._write(connection, "cancel", check_name("topic", topic), {"message_id": check_id(id), "due": "+0"})
+
+    def reschedule(
+        self, connection: Any, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> None:
+        """Gives a waiting message, or one to be retried, another due time, once the transaction commits.
+
+        A delay counts from this call, by the database's clock. Raises InvalidInput.
+        """
+        due = new_due(delay, at)
+        self._write(connection, "reschedule", check_name("topic", topic), {"message_id": check_id(id), "due": due})
+
+    def _write(self, connection: Any, command: str, topic: str, row: dict[str, Any], *, is_shared: bool = True) -> None:
+        execute, dialect = _executor(connection)
+        if dialect == "postgresql" and is_shared:
+            # The row's id is assigned before the commit: without it, a row could come before one that committed first.
+            execute(_LOCK, {"lock": _lock_of(topic, row["message_id"])})
+        execute(_INSERT, {"options": None, "body": None} | row | {"command": command, "topic": topic})
+        if self._hint:
+            self._hint_after_commit(connection)
+
+    def _hint_after_commit(self, connection: Any) -> None:
+        if isinstance(connection, scoped_session):
+            connection = connection()
+        if isinstance(connection, Session | Connection):
+            name = "after_commit" if isinstance(connection, Session) else "commit"
+            if not event.contains(connection, name, self._on_commit):
+                event.listen(connection, name, self._on_commit)
+        elif hasattr(connection, "on_commit"):
+            connection.on_commit(self._on_commit)
+
+    def _on_commit(self, *_: object) -> None:
+        if self._hint:
+            self._hint()
+
+
+def _lock_of(topic: str, id: str) -> int:
+    digest = hashlib.blake2b(f"lisa_outbox\0{topic}\0{id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _executor(connection: Any) -> tuple[Callable[[Any, dict[str, Any]], object], str]:
+    """What executes statements on a caller's connection, and the name of its dialect. Raises InvalidInput."""
+    if isinstance(connection, Session | scoped_session):
+        return connection.execute, connection.get_bind(clause=_INSERT).dialect.name
+    if isinstance(connection, Connection):
+        return connection.execute, connection.dialect.name
+    is_django = hasattr(connection, "vendor") and hasattr(connection, "on_commit")
+    dialect = connection.vendor if is_django else _DRIVERS.get(type(connection).__module__.partition(".")[0])
+    if dialect is None or not hasattr(connection, "cursor") or "Async" in type(connection).__name__:
+        expected = "a connection or session of SQLAlchemy, or a connection of Django or of a driver, none of asyncio"
+        raise InvalidInput("connection", connection, expected)
+    paramstyle = "named" if dialect == "sqlite" and not is_django else "pyformat"
+
+    def execute(statement: Any, values: dict[str, Any]) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(_text_of(statement, dialect, paramstyle), values)
+        finally:
+            cursor.close()
+
+    return execute, dialect
+
+
+@cache
+def _text_of(statement: Executable, dialect: str, paramstyle: str) -> str:
+    return str(statement.compile(dialect=dialect_of(dialect, paramstyle)))  # type: ignore[attr-defined]

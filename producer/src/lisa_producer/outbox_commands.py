@@ -1,0 +1,93 @@
+"""`lisa-producer outbox run | ddl | status`. The outbox is an extra, which is imported when a command needs it."""
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, sub_commands, with_settings
+from lisa_common.logs import event
+from lisa_common.observing.health import Health
+from lisa_producer.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from lisa_producer.outbox.relay import Relay
+
+__all__ = ["add_outbox"]
+
+logger = logging.getLogger(__name__)
+
+Database = Annotated[
+    str,
+    typer.Option(metavar="URL", envvar="DATABASE_URL", help="SQLAlchemy's URL of the database.", show_default=False),
+]
+
+
+def add_outbox(program: typer.Typer) -> None:
+    """Adds the commands of the outbox to a program."""
+    group = sub_commands(program, "outbox", "Relays messages that were written with database transactions.")
+    group.command()(run)
+    group.command("ddl")(print_ddl)
+    group.command()(status)
+
+
+@with_settings(ProducerSettings)
+def run(
+    *,
+    database: Database,
+    rows: Annotated[int, typer.Option(help="Most rows to send at once.")] = 1_000,
+    poll_s: Annotated[float, typer.Option(help="Longest pause between polls, in seconds.")] = 1.0,
+    lease_s: Annotated[float, typer.Option(help="Time until another relay takes over from a dead one.")] = 15.0,
+    settings: ProducerSettings,
+) -> None:
+    """Relays rows to Redis until SIGTERM. Any number of relays may run at once; there is no leader."""
+    from lisa_producer.outbox import Relay  # noqa: PLC0415
+    from lisa_producer.outbox.engine import opened  # noqa: PLC0415
+
+    with (
+        opened(database) as engine,
+        Relay(engine, settings=settings, rows=rows, poll=poll_s, lease=lease_s) as relay,
+    ):
+        asyncio.run(_run(relay))
+
+
+async def _run(relay: "Relay") -> None:
+    health = Health()
+    health.notifies = True
+    health.check("outbox", lambda: relay.problem)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, relay.stop)
+    beating = asyncio.create_task(health.run())
+    logger.info("relay serves the outbox", extra=event("outbox_served"))
+    try:
+        await asyncio.to_thread(relay.run)
+    finally:
+        beating.cancel()
+
+
+def print_ddl(
+    *, dialect: Annotated[str, typer.Option(help="postgresql, mysql, mariadb or sqlite.")] = "postgresql"
+) -> None:
+    """Prints the statements that create the tables of the outbox."""
+    from lisa_producer.outbox import ddl  # noqa: PLC0415
+
+    for statement in ddl(dialect):
+        print(f"{statement};\n")  # noqa: T201
+
+
+def status(*, database: Database, json: JsonFlag = False) -> None:
+    """Counts the rows that wait, and those that were set aside; exits with 1 if any was set aside."""
+    from lisa_producer.outbox.engine import opened  # noqa: PLC0415
+    from lisa_producer.outbox.relay import read_backlog  # noqa: PLC0415
+
+    with opened(database) as engine:
+        backlog = read_backlog(engine)
+    if json:
+        found = {"waiting": backlog.waiting, "oldest_s": backlog.oldest_s, "set_aside": backlog.set_aside}
+        print_json(found)
+    else:
+        say(f"waiting {backlog.waiting}, the oldest for {backlog.oldest_s:.3f} s; set aside {backlog.set_aside}")
+    if backlog.set_aside:
+        raise typer.Exit(EXIT_WRONG)

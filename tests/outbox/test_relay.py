@@ -1,0 +1,322 @@
+"""Relays: order, repeats, several of them, poison, full topics, and everything that dies."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select, update
+
+from lisa_producer import Producer, ProducerSettings, State
+from lisa_producer.outbox import Outbox, Relay
+from lisa_producer.outbox.relay import read_backlog
+from lisa_producer.outbox.table import ROWS
+from support import Server
+from support.databases import Database
+from support.waiting import idle, wait_until
+
+
+def count(engine: Engine) -> int:
+    """The rows in the outbox."""
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(ROWS)) or 0
+
+
+def body_of(producer: Producer, id: str, topic: str = "orders") -> bytes | None:
+    """The body of a message that waits, None without one."""
+    found = producer.find(topic, id)
+    return found.record.body if found and found.record else None
+
+
+@contextmanager
+def running(*relays: Relay) -> Iterator[None]:
+    """Relays at work in threads."""
+    threads = [threading.Thread(target=relay.run) for relay in relays]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for relay in relays:
+            relay.stop()
+        for thread in threads:
+            thread.join()
+
+
+class Death(Exception):
+    """The end of a relay."""
+
+
+class Dying(Relay):
+    """Dies between the calls to Redis and the transaction that deletes the rows."""
+
+    def _finish(self, *_: Any, **__: Any) -> None:
+        raise Death
+
+
+def die(relay: Relay) -> None:
+    """Relays until death."""
+    with pytest.raises(Death):
+        relay.relay_once()
+
+
+def test_the_commands_of_an_id_keep_their_order(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """Within one transaction, and from one to the next; also of sends that replace and those that do not."""
+    outbox = Outbox()
+    with engine.begin() as connection:
+        for id in ("a", "b", "c", "d", "e"):
+            outbox.send(connection, "orders", "first", id=id, delay=60)
+        outbox.cancel(connection, "orders", "a")
+        outbox.cancel(connection, "orders", "b")
+        outbox.send(connection, "orders", "second", id="b", delay=60)
+        outbox.send(connection, "orders", "second", id="c", delay=60)
+        outbox.send(connection, "orders", "second", id="d", delay=60, if_exists="replace")
+        outbox.send(connection, "orders", "third", id="d", delay=60)
+    with engine.begin() as connection:
+        outbox.cancel(connection, "orders", "c")
+        outbox.reschedule(connection, "orders", "e", delay=900)
+        outbox.reschedule(connection, "orders", "e", delay=1800)
+    assert relays(engine).relay_once() == 14
+    assert [body_of(producer, id) for id in "abcde"] == [None, b"second", None, b"second", b"first"]
+    found = producer.find("orders", "e")
+    assert found
+    assert found.record
+    assert found.due_ms
+    assert 1_790_000 < found.due_ms - found.record.sent_ms <= 1_800_000
+
+
+def test_a_dead_relay_is_replaced(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """Once its lease has ended, another one repeats what it did, and each message is one."""
+    outbox = Outbox()
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", "first", id="order-7", delay=60)
+        outbox.cancel(connection, "orders", "order-7")
+        outbox.send(connection, "orders", "second", id="order-7", delay=60)
+        outbox.send(connection, "orders", "other", id="order-8", delay=60)
+    die(relays(engine, Dying, lease=1))
+    assert body_of(producer, "order-7") == b"second"
+    heir = relays(engine)
+    assert heir.relay_once() == 0
+    wait_until(heir.relay_once, 5)
+    assert (body_of(producer, "order-7"), body_of(producer, "order-8")) == (b"second", b"other")
+    assert count(engine) == 0
+
+
+def test_a_repeat_undoes_no_cancel(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """A relay stored a message and died; the message was cancelled; another relay repeats the send."""
+    outbox = Outbox()
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", 1, id="order-7", delay=60)
+    die(relays(engine, Dying, lease=1))
+    producer.cancel("orders", "order-7")
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", 1, id="order-8", delay=60)
+    wait_until(relays(engine).relay_once, 5)
+    assert producer.find("orders", "order-7") is None
+    assert producer.find("orders", "order-8")
+
+
+def test_a_send_after_a_cancel_is_no_repeat(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """What was written after the cancel is sent, although a relay has failed in between."""
+    outbox = Outbox()
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", "first", id="order-7", delay=60)
+    die(relays(engine, Dying, lease=1))
+    producer.cancel("orders", "order-7")
+    idle(0.01)
+    with engine.begin() as connection:
+        outbox.cancel(connection, "orders", "order-7")
+        outbox.send(connection, "orders", "second", id="order-7", delay=60)
+    wait_until(relays(engine).relay_once, 5)
+    assert body_of(producer, "order-7") == b"second"
+
+
+class Paused(Relay):
+    """Pauses between reading rows and sending them: as if SIGSTOP came then."""
+
+    def _carry_out(self, name: str, claim: Any) -> Any:
+        self.has_read.set()
+        assert self.may_go_on.wait(20)
+        return super()._carry_out(name, claim)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.has_read, self.may_go_on = threading.Event(), threading.Event()
+
+
+def test_a_paused_relay_changes_nothing_later(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """It goes on after another one has relayed its rows, and what came after them."""
+    outbox = Outbox()
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", "first", id="order-7", delay=60)
+        outbox.send(connection, "orders", "first", id="order-8", delay=60)
+        outbox.reschedule(connection, "orders", "order-8", delay=900)
+    slow = relays(engine, Paused, lease=1)
+    thread = threading.Thread(target=slow.relay_once)
+    thread.start()
+    assert slow.has_read.wait(10)  # type: ignore[attr-defined]
+    with engine.begin() as connection:
+        outbox.cancel(connection, "orders", "order-7")
+        outbox.cancel(connection, "orders", "order-8")
+        outbox.send(connection, "orders", "second", id="order-8", delay=1800)
+    other = relays(engine)
+    wait_until(other.relay_once, 5)
+    with engine.begin() as connection:
+        id = outbox.send(connection, "orders", "later", delay=60)
+    slow.may_go_on.set()  # type: ignore[attr-defined]
+    thread.join()
+    assert producer.find("orders", "order-7") is None
+    assert body_of(producer, "order-8") == b"second"
+    # Nor did it delete rows, or take the lease away.
+    assert other.relay_once() == 1
+    assert body_of(producer, id) == b"later"
+
+
+def test_a_row_that_lisa_refuses_is_set_aside(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay], declare: Callable[..., None]
+) -> None:
+    """With its error; the others are sent."""
+    declare(max_body_bytes=10)
+    outbox, relay = Outbox(), relays(engine)
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", "x" * 11, id="long", delay=60)
+        outbox.send(connection, "orders", "x", id="short", delay=60)
+        for command in ("send", "cancel", "reschedule"):
+            outbox.send(connection, "orders", "y", id=f"damaged {command}", delay=60)
+        connection.execute(update(ROWS).where(ROWS.c.message_id == "damaged send").values(options="]"))
+        connection.execute(update(ROWS).where(ROWS.c.message_id == "damaged cancel").values(command="dance"))
+        changed = {"command": "reschedule", "due": "soon"}
+        connection.execute(update(ROWS).where(ROWS.c.message_id == "damaged reschedule").values(changed))
+        outbox.cancel(connection, "orders", "short")
+    assert relay.relay_once() == 6
+    assert producer.find("orders", "short") is None
+    with engine.connect() as connection:
+        errors = [*connection.scalars(select(ROWS.c.error).order_by(ROWS.c.id))]
+    assert [error.partition(" must be ")[0] for error in errors] == ["body", "options", "command", "due"]
+    assert relay.relay_once() == 0
+    assert read_backlog(engine).set_aside == 4
+    # An operator mends the cause, and has it tried again.
+    with engine.begin() as connection:
+        connection.execute(update(ROWS).where(ROWS.c.message_id == "long").values(body=b"mended", error=None))
+    assert relay.relay_once() == 1
+    assert body_of(producer, "long") == b"mended"
+
+
+def test_a_full_topic_waits_alone(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay], declare: Callable[..., None]
+) -> None:
+    """It takes as many messages as it has room for, and the rest once there is more."""
+    declare("full", max_messages=3)
+    outbox, relay = Outbox(), relays(engine)
+    with engine.begin() as connection:
+        for n in range(5):
+            outbox.send(connection, "full", n, id=f"full-{n}", delay=60)
+            outbox.send(connection, "orders", n, id=f"order-{n}", delay=60)
+    with running(relay):
+        wait_until(lambda: count(engine) == 2)
+        wait_until(lambda: relay.problem.startswith("full: "))
+        assert [bool(producer.find("orders", f"order-{n}")) for n in range(5)] == [True] * 5
+        assert [bool(producer.find("full", f"full-{n}")) for n in range(5)] == [True] * 3 + [False] * 2
+        for n in range(2):
+            producer.cancel("full", f"full-{n}")
+        wait_until(lambda: count(engine) == 0)
+        wait_until(lambda: not relay.problem)
+    assert [bool(producer.find("full", f"full-{n}")) for n in range(5)] == [False] * 2 + [True] * 3
+
+
+def test_redis_may_go_away(postgres: Engine, own_server: Callable[..., Server], relays: Callable[..., Relay]) -> None:
+    """Rows wait until it is back; the relay says why."""
+    server = own_server(appendonly="yes", appendfsync="always")
+    settings = ProducerSettings(redis_url=server.url, timeout_s=1)
+    outbox, relay = Outbox(), relays(postgres, settings=settings, lease=2)
+    ids = []
+    with running(relay), Producer(settings=settings) as producer:
+        for turn in range(3):
+            with postgres.begin() as connection:
+                ids += [outbox.send(connection, "orders", 1, delay=600) for _ in range(50)]
+            if turn == 1:
+                server.kill()
+                with postgres.begin() as connection:
+                    ids += [outbox.send(connection, "orders", 1, delay=600) for _ in range(50)]
+                wait_until(lambda: relay.problem)
+                server.start()
+            wait_until(lambda: count(postgres) == 0, 20)
+            assert not relay.problem
+        assert all(producer.find("orders", id) for id in ids)
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "mariadb"], indirect=True)
+def test_the_database_may_go_away(
+    engine: Engine,
+    producer: Producer,
+    relays: Callable[..., Relay],
+    servers: Callable[[str], Database],
+) -> None:
+    """A relay waits until it is back, and goes on."""
+    outbox, relay = Outbox(), relays(engine, lease=1)
+    database = servers("postgresql" if engine.dialect.name == "postgresql" else "mariadb")
+    with running(relay):
+        with engine.begin() as connection:
+            ids = [outbox.send(connection, "orders", 1, delay=600) for _ in range(50)]
+        database.kill()
+        wait_until(lambda: relay.problem, 20)
+        database.start()
+        with engine.begin() as connection:
+            ids += [outbox.send(connection, "orders", 1, delay=600) for _ in range(50)]
+        wait_until(lambda: count(engine) == 0, 30)
+    assert all(producer.find("orders", id) for id in ids)
+
+
+def test_several_relays_keep_the_order(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """Each id is sent, cancelled and sent again, while three relays are at work."""
+    outbox = Outbox()
+    ids = [f"order-{n}" for n in range(60)]
+    with running(*(relays(engine, rows=7) for _ in range(3))):
+        for text, topic in ((text, topic) for text in ("first", "second", "third") for topic in ("orders", "returns")):
+            for id in ids:
+                with engine.begin() as connection:
+                    if text != "first":
+                        outbox.cancel(connection, topic, id)
+                    outbox.send(connection, topic, text, id=id, delay=600)
+        wait_until(lambda: count(engine) == 0, 60)
+    for topic in ("orders", "returns"):
+        assert {body_of(producer, id, topic) for id in ids} == {b"third"}
+
+
+def test_a_later_row_that_becomes_visible_first_hides_none(
+    postgres: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """Identities are assigned before the commit."""
+    outbox, relay = Outbox(), relays(postgres)
+    with postgres.connect() as early:
+        first = outbox.send(early, "orders", "early", delay=60)
+        with postgres.begin() as late:
+            second = outbox.send(late, "orders", "late", delay=60)
+        assert relay.relay_once() == 1
+        early.commit()
+    assert relay.relay_once() == 1
+    assert (body_of(producer, first), body_of(producer, second)) == (b"early", b"late")
+
+
+def test_a_message_that_was_handled_is_not_sent_again(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay], settings: ProducerSettings
+) -> None:
+    """Also where the caller gave no id: a relay died after the send, and the message was acked before the repeat."""
+    from lisa_consumer import Consumer, ConsumerSettings  # noqa: PLC0415
+
+    with engine.begin() as connection:
+        id = Outbox().send(connection, "orders", 1)
+    die(relays(engine, Dying, lease=1))
+    given = ConsumerSettings(redis_url=settings.redis_url, prefix=settings.prefix)
+    with Consumer("orders", "billing", settings=given) as consumer:
+        [delivery] = consumer.read(1, wait=5)
+        assert delivery.id == id
+        consumer.ack(delivery)
+        wait_until(relays(engine).relay_once, 5)
+        assert consumer.read(1) == []
+    found = producer.find("orders", id)
+    assert found
+    assert found.state is State.FINISHED

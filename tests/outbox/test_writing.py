@@ -1,0 +1,274 @@
+"""Commands are written with the caller's transaction, checked as a producer checks them."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from lisa_common.validation import MAX_HEADERS_BYTES
+from lisa_producer import InvalidInput, Message, Producer, State
+from lisa_producer.outbox import Outbox, Relay
+from lisa_producer.outbox.table import ROWS
+from support.waiting import idle, wait_until
+
+
+def count(engine: Engine) -> int:
+    """The rows in the outbox."""
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(ROWS)) or 0
+
+
+def connected(engine: Engine) -> Any:
+    """A connection of the driver's own."""
+    url = engine.url
+    if engine.dialect.name == "sqlite":
+        return sqlite3.connect(str(url.database))
+    if engine.dialect.name == "postgresql":
+        return psycopg.connect(host=url.host, port=url.port, user=url.username, dbname=url.database)
+    return pymysql.connect(host=url.host, port=url.port or 0, user=url.username, database=url.database)
+
+
+@pytest.mark.parametrize("kind", ["connection", "session", "scoped session", "driver"])
+def test_a_commit_sends_and_a_rollback_does_not(
+    kind: str, engine: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """By connections and sessions of SQLAlchemy, and by drivers."""
+    outbox, relay = Outbox(), relays(engine)
+    make = {
+        "connection": engine.connect,
+        "session": lambda: Session(engine),
+        "scoped session": lambda: scoped_session(sessionmaker(engine)),
+        "driver": lambda: connected(engine),
+    }[kind]
+    connection: Any = make()
+    rolled_back = outbox.send(connection, "orders", {"order": 6}, delay=900)
+    connection.rollback()
+    assert count(engine) == 0
+    sent = outbox.send(connection, "orders", {"order": 7}, delay=900)
+    outbox.send(connection, "orders", b"\x00\xff", delay=900, id="order-8")
+    assert relay.relay_once() == 0
+    connection.commit()
+    assert relay.relay_once() == 2
+    connection.close()
+    assert producer.find("orders", rolled_back) is None
+    for id, body in ((sent, b'{"order":7}'), ("order-8", b"\x00\xff")):
+        found = producer.find("orders", id)
+        assert found
+        assert found.record
+        assert found.record.body == body
+    assert count(engine) == 0
+
+
+async def test_sessions_of_asyncio(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """They call the outbox by `run_sync`."""
+    engine, outbox = create_async_engine(postgres.url), Outbox()
+    async with AsyncSession(engine) as session:
+        id = await session.run_sync(outbox.send, "orders", "text", delay=60)
+        await session.commit()
+        with pytest.raises(InvalidInput, match="connection must be a connection or session of SQLAlchemy"):
+            outbox.send(session, "orders", "text")
+    async with engine.begin() as connection:
+        await connection.run_sync(outbox.reschedule, "orders", id, delay=900)
+    await engine.dispose()
+    assert relays(postgres).relay_once() == 2
+    found = producer.find("orders", id)
+    assert found
+    assert found.due_ms
+    assert found.due_ms > datetime.now(UTC).timestamp() * 1000 + 600_000
+
+
+def test_everything_that_a_send_takes_arrives(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """The record is that of a producer's own send."""
+    at = datetime.now(UTC) + timedelta(hours=3)
+    options: list[dict[str, Any]] = [
+        {"body": {"größe": [1, None]}, "headers": {"Ünï": "\0 \u2028 %s %(x)s :x"}, "key": "customer-7"},
+        {"body": b"\x00\x80' \\", "ttl": 0.25, "max_retries": 0, "priority": 255},
+        {"body": "100 % text", "ttl": timedelta(days=3), "priority": 0, "max_retries": 1_000},
+        {"body": "", "id": "ids may hold % and : and ' and ü"},
+        {"body": "x" * 100_000, "id": "q\\", "if_exists": "replace"},
+    ]
+    outbox = Outbox()
+    for given in options:
+        body = given.pop("body")
+        with engine.begin() as connection:
+            id = outbox.send(connection, "orders", body, at=at, **given)
+        assert relays(engine).relay_once() == 1
+        twin = producer.send("twins", body, at=at, **given)
+        found, wanted = producer.find("orders", id), producer.find("twins", str(twin.id))
+        assert found
+        assert wanted
+        assert found.record
+        assert wanted.record
+        assert found.record._replace(sent_ms=0) == wanted.record._replace(sent_ms=0)
+
+
+class Codec:
+    """Turns values into their repr."""
+
+    def encode(self, value: Any) -> bytes:
+        """Encode."""
+        return repr(value).encode()
+
+    def decode(self, data: bytes) -> Any:
+        """Decode."""
+        raise NotImplementedError
+
+
+def test_a_codec_encodes_bodies(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """As that of a producer does."""
+    with postgres.begin() as connection:
+        id = Outbox(codec=Codec()).send(connection, "orders", {1}, delay=60)
+    relays(postgres).relay_once()
+    found = producer.find("orders", id)
+    assert found
+    assert found.record
+    assert found.record.body == b"{1}"
+
+
+WRONG: list[dict[str, Any]] = [
+    {"topic": "no spaces"},
+    {"topic": 7},
+    {"body": {1, 2}},
+    {"body": float("nan")},
+    {"body": Message(body=1)},
+    {"delay": -1},
+    {"delay": 1, "at": datetime.now(UTC)},
+    {"at": datetime.now()},  # noqa: DTZ005 - that is what is wrong
+    {"at_local": "2031-01-01T00:00:00"},
+    {"tz": "Europe/Berlin"},
+    {"id": "ends in ~"},
+    {"id": "x" * 201},
+    {"ttl": 0},
+    {"max_retries": -1},
+    {"priority": 256},
+    {"headers": {"a": 1}},
+    {"headers": {"a": "x" * MAX_HEADERS_BYTES}},
+    {"key": ""},
+    {"if_exists": "replace"},
+    {"if_exists": "ignore", "id": "x"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[:30])
+def test_what_a_producer_refuses_is_refused_alike(wrong: dict[str, Any], postgres: Engine, producer: Producer) -> None:
+    """Before a row is written; the transaction goes on."""
+    given = {"topic": "orders", "body": 1} | wrong
+    with pytest.raises(InvalidInput) as wanted:
+        producer.send(given["topic"], given["body"], **{k: v for k, v in given.items() if k not in {"topic", "body"}})
+    with postgres.begin() as connection:
+        with pytest.raises(InvalidInput) as got:
+            Outbox().send(connection, **given)
+        assert connection.scalar(select(func.count()).select_from(ROWS)) == 0
+    assert str(got.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize(
+    ("topic", "id", "due"),
+    [
+        ("no spaces", "x", {"delay": 1}),
+        ("orders", "", {"delay": 1}),
+        ("orders", "x", {}),
+        ("orders", "x", {"delay": -1}),
+    ],
+)
+def test_changes_are_checked_alike(
+    topic: str, id: str, due: dict[str, Any], postgres: Engine, producer: Producer
+) -> None:
+    """Cancels and reschedules."""
+    outbox = Outbox()
+    with postgres.begin() as connection:
+        with pytest.raises(InvalidInput) as wanted:
+            producer.reschedule(topic, id, **due)
+        with pytest.raises(InvalidInput) as got:
+            outbox.reschedule(connection, topic, id, **due)
+        assert str(got.value) == str(wanted.value)
+        if due.get("delay") == 1:
+            with pytest.raises(InvalidInput):
+                outbox.cancel(connection, topic, id)
+    assert count(postgres) == 0
+
+
+@pytest.mark.parametrize("wrong", [None, "postgresql://localhost", object()])
+def test_only_connections_are_taken(wrong: Any) -> None:
+    """Anything else is refused."""
+    with pytest.raises(InvalidInput, match="connection must be a connection or session of SQLAlchemy"):
+        Outbox().send(wrong, "orders", 1)
+
+
+def test_a_delay_counts_from_the_send(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """Neither from the begin of the transaction, nor from the relay; and a message is never early."""
+    with engine.begin() as connection:
+        connection.execute(select(1))
+        idle(0.3)
+        sent_ms = datetime.now(UTC).timestamp() * 1000
+        id = Outbox().send(connection, "orders", 1, delay=60)
+    idle(0.3)
+    relays(engine).relay_once()
+    found = producer.find("orders", id)
+    assert found
+    assert found.due_ms
+    # SQLite and MariaDB cut the time of the statement to ms.
+    assert -2 <= found.due_ms - (sent_ms + 60_000) < 200
+
+
+def test_a_due_time_that_passed_is_now(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """An outage makes messages late, and loses none."""
+    with postgres.begin() as connection:
+        id = Outbox().send(connection, "orders", 1, delay=0.01)
+    idle(0.1)
+    relays(postgres).relay_once()
+    found = producer.find("orders", id)
+    assert found
+    assert found.state is State.READY
+
+
+def test_a_transaction_waits_for_another_with_the_same_id(
+    postgres: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """So their rows are in the order of their commits; other ids do not wait."""
+    outbox = Outbox()
+    cancelled = threading.Event()
+
+    def cancel() -> None:
+        with postgres.begin() as connection:
+            outbox.cancel(connection, "orders", "order-7")
+        cancelled.set()
+
+    with postgres.begin() as connection:
+        outbox.send(connection, "orders", 1, id="order-7", delay=60)
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        with postgres.begin() as other:
+            outbox.cancel(other, "orders", "order-8")
+        assert not cancelled.wait(0.3)
+    assert cancelled.wait(10)
+    thread.join()
+    relays(postgres).relay_once()
+    assert producer.find("orders", "order-7") is None
+
+
+def test_a_hint_makes_a_relay_look(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """A relay in the same process does not wait for its next poll, however seldom it polls."""
+    relay = relays(postgres, poll=60)
+    outbox = Outbox(hint=relay.wake)
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    try:
+        # By then polls are half a second apart.
+        idle(3)
+        for connection in (Session(postgres), postgres.connect()):
+            with connection:
+                id = outbox.send(connection, "orders", 1, delay=60)
+                connection.commit()
+            wait_until(lambda id=id: producer.find("orders", id), 0.3)  # type: ignore[misc]
+    finally:
+        relay.stop()
+        thread.join()
