@@ -20,6 +20,9 @@ from support.processes import Process
 from support.rabbitmq import running_rabbitmq
 from support.waiting import wait_until
 
+# A result of Celery that is deleted after its server has ended prints the error.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 PROGRAMS = Path(__file__).parents[1] / "support/programs"
 BIN = Path(sys.executable).parent
 
