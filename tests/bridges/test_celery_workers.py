@@ -20,8 +20,12 @@ from support.processes import Process
 from support.rabbitmq import running_rabbitmq
 from support.waiting import wait_until
 
-# A result of Celery that is deleted after its server has ended prints the error.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    # A result of Celery that is deleted after its server has ended prints the error.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # Celery's result backend calls an old function of the Redis client.
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 PROGRAMS = Path(__file__).parents[1] / "support/programs"
 BIN = Path(sys.executable).parent
@@ -93,11 +97,7 @@ def shop(
 ) -> Iterator[Shop]:
     """A bridged shop on each broker, with a worker, a forwarder and a manager."""
     server = own_server(appendonly="yes")
-    broker = (
-        running_rabbitmq(_three_ports(reserve_port), tmp_path)
-        if request.param == "rabbitmq"
-        else _plain(f"{server.url}/1")
-    )
+    broker = running_rabbitmq(reserve_port(), tmp_path) if request.param == "rabbitmq" else _plain(f"{server.url}/1")
     with (
         broker as url,
         _opened(server, url, tmp_path, monkeypatch, SHOP_BEYOND="0.5") as opened,
@@ -113,16 +113,18 @@ def _plain(url: str) -> Iterator[str]:
     yield url
 
 
-def _three_ports(reserve_port: Callable[[], int]) -> int:
-    """Returns a port; the server takes the next two as well."""
-    return reserve_port()
-
-
 @pytest.mark.slow
 def test_tasks_run_as_they_were_sent(shop: Shop) -> None:
     """Routes, priorities, serializers, chains, groups, chords and retries, each once, and none too early."""
     note, total = shop.tasks.note, shop.tasks.total
-    mail = {"exchange": "shop", "routing_key": "mail.eu", "priority": 3, "serializer": "yaml", "compression": "zlib"}
+    mail = {
+        "queue": "mail",
+        "exchange": "shop",
+        "routing_key": "mail.eu",
+        "priority": 3,
+        "serializer": "yaml",
+        "compression": "zlib",
+    }
     begun = time.time()
     results = {
         "plain": note.apply_async(("plain",), countdown=2),

@@ -1,5 +1,6 @@
 """Gives tasks of Celery that have waited in Lisa to Celery's own broker when they are due."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -13,11 +14,14 @@ from kombu.pools import producers
 from lisa_common.celery_task import TOPIC, unpack
 from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Delivery
+from lisa_consumer.events import delivery_event
 from lisa_consumer.handling.wishes import RateLimited
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.worker import Worker
 
 __all__ = ["forwarder"]
+
+logger = logging.getLogger(__name__)
 
 _BROKER_AWAY_S = 2.0
 """How long a forwarder reads nothing after the broker could not be reached."""
@@ -70,7 +74,13 @@ class _Forwarder:
                     confirm_timeout=_CONFIRM_S,
                 )
         except OperationalError as error:
-            raise RateLimited(_BROKER_AWAY_S, f"Celery's broker: {error}", here=True) from error
+            logger.warning(
+                "%r waits, as Celery's broker does not take it: %s",
+                delivery,
+                error,
+                extra=delivery_event("celery_broker_away", delivery),
+            )
+            raise RateLimited(_BROKER_AWAY_S, str(error), here=True) from error
 
 
 def _queue(stored: Mapping[str, Any]) -> Queue:

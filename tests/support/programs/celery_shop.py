@@ -40,7 +40,7 @@ def _write(*values: object) -> None:
         client.rpush("journal", "\t".join(map(str, values)))
 
 
-@app.task(bind=True, max_retries=3)
+@app.task(bind=True, max_retries=3, shared=False)
 def note(self: Task, *words: Any, fail: int = 0, countdown: float = 1) -> str:
     """Notes that it ran: the words, the task's id, its retries, the moment, and how it came."""
     request = self.request
@@ -52,7 +52,7 @@ def note(self: Task, *words: Any, fail: int = 0, countdown: float = 1) -> str:
     return "-".join(map(str, words))
 
 
-@app.task
+@app.task(shared=False)
 def total(words: list[str]) -> str:
     """The body of a chord."""
     _write("+".join(sorted(words)), "", 0, time.time(), "", None)
