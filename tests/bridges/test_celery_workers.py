@@ -161,7 +161,7 @@ def test_what_was_revoked_never_runs(shop: Shop) -> None:
     wait_until(lambda: retried.state == "RETRY", 20)
     chorded = chord([note.s("quick"), note.s("lost").set(countdown=600)])(total.s())
     wait_until(lambda: any(row[0] == "quick" for row in shop.journal()), 20)
-    lost = next(each for each in chorded.parent.results if each.state != "SUCCESS")
+    lost = chorded.parent.results[1]
     for result in (waiting, retried, lost):
         result.revoke()
         with pytest.raises(TaskRevokedError):
@@ -200,7 +200,7 @@ def test_each_task_runs_once_though_the_visibility_timeout_is_short(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tasks of 2 to 20 s, and a visibility timeout of 2 s: Celery alone runs many twice."""
+    """Tasks of 2 to 20 s, a visibility timeout of 2 s, and a sweep each second: Celery alone runs many twice."""
     count, latest_s, visibility_s = (int(n) for n in os.environ.get("LISA_TEST_CELERY", "500,20,2").split(","))
     server = own_server(appendonly="yes")
     more = {"SHOP_VISIBILITY": str(visibility_s)} | ({} if alone else {"SHOP_BEYOND": "0.5"})
@@ -210,7 +210,7 @@ def test_each_task_runs_once_though_the_visibility_timeout_is_short(
     ):
         shop.start_worker().wait_for("ready.", 60)
         shop.start_worker().wait_for("ready.", 60)
-        shop.start_forwarder()
+        shop.start_forwarder().wait_for("reads celery", 60)
         due = {}
         for n in range(count):
             countdown = visibility_s + (latest_s - visibility_s) * n / count
@@ -218,9 +218,9 @@ def test_each_task_runs_once_though_the_visibility_timeout_is_short(
             shop.tasks.note.apply_async((n,), countdown=countdown, ignore_result=True)
         wait_until(lambda: {row[0] for row in shop.journal()} == set(due), 4 * latest_s)
         rows = shop.journal()
-        if alone:
-            assert len(rows) > count
-        else:
-            assert len(rows) == count
-            lags = sorted(float(row[3]) - due[row[0]] for row in rows)
-            assert lags[0] > -0.01, "too early"
+        lags = sorted(float(row[3]) - due[row[0]] for row in rows)
+        sys.stdout.write(
+            f"{len(rows)} runs of {count}; lag: median {lags[len(lags) // 2]:.3f} s, most {lags[-1]:.3f} s\n"
+        )
+        assert lags[0] > -0.01, "too early"
+        assert len(rows) > count if alone else len(rows) == count

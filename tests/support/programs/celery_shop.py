@@ -16,11 +16,16 @@ __all__ = ["app", "forwarder", "note", "total"]
 
 _JOURNAL = os.environ["LISA_REDIS_URL"]
 
+_SHORT = {
+    "visibility_timeout": float(os.environ.get("SHOP_VISIBILITY", "0")),
+    # By default, Celery looks every 100 s for what has outlasted the timeout, which is an hour.
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+}
+
 app = Celery("shop", broker=os.environ["SHOP_BROKER"], backend=f"{_JOURNAL}/2")
 app.conf.update(
-    broker_transport_options={"visibility_timeout": float(os.environ.get("SHOP_VISIBILITY", "3600"))}
-    if os.environ["SHOP_BROKER"].startswith("redis")
-    else {},
+    broker_transport_options=_SHORT if "SHOP_VISIBILITY" in os.environ else {},
     task_acks_late=True,
     worker_prefetch_multiplier=1,
     task_queues=[
