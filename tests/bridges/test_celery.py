@@ -21,6 +21,7 @@ from lisa_producer import InvalidInput, Producer, ProducerSettings
 from lisa_producer.celery import bridge
 from lisa_testing.live import running_manager
 from support import Server
+from support.waiting import wait_until_async
 
 QUEUE = "later"
 
@@ -249,8 +250,7 @@ async def test_the_forwarder_publishes_what_was_stored(
     app.send_task("add", [1], countdown=0.3, **options)
     direct.send_task("add", [1], **options)
     with _forwarding(app, settings, prefix) as worker:
-        while client.zcard(f"{prefix}:{{celery}}:waiting"):
-            pass
+        await wait_until_async(lambda: not client.zcard(f"{prefix}:{{celery}}:waiting"))
         await worker.serve(burst=True)
     by_celery, by_lisa = _in_broker(app)
     varying = {"expires", "origin"}
@@ -258,7 +258,7 @@ async def test_the_forwarder_publishes_what_was_stored(
     assert {k: v for k, v in by_lisa.headers.items() if k not in varying} == {
         k: v for k, v in by_celery.headers.items() if k not in varying
     }
-    assert by_lisa.content_type, by_lisa.content_encoding == (by_celery.content_type, by_celery.content_encoding)
+    assert (by_lisa.content_type, by_lisa.content_encoding) == (by_celery.content_type, by_celery.content_encoding)
     varying = {"delivery_tag", "reply_to", "expiration"}
     assert {k: v for k, v in by_lisa.properties.items() if k not in varying} == {
         k: v for k, v in by_celery.properties.items() if k not in varying

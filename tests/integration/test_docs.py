@@ -72,6 +72,8 @@ def test_the_page_on_schedules_runs_as_printed(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # results outlive the server
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery
 def test_the_page_for_those_from_celery_runs_as_printed(
     own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
