@@ -23,14 +23,13 @@ from lisa_testing.live import running_manager
 from support import Server
 from support.waiting import wait_until_async
 
-QUEUE = "later"
-
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
     """An application whose broker and results are in this process; not bridged yet."""
-    made = Celery(secrets.token_hex(4), broker=f"memory://{secrets.token_hex(4)}", backend="cache+memory://")
-    made.conf.update(task_default_queue=QUEUE, task_publish_retry_policy={"max_retries": 1, "interval_start": 0})
+    made = Celery(secrets.token_hex(4), broker="memory://", backend="cache+memory://")
+    # Brokers in memory share their queues.
+    made.conf.update(task_default_queue=secrets.token_hex(4), task_publish_retry_policy={"max_retries": 1, "interval_start": 0})
 
     @made.task(name="add", shared=False)  # type: ignore[untyped-decorator]
     def add(*numbers: int) -> int:
@@ -62,7 +61,7 @@ def _stored(producer: Producer, id: str) -> tuple[bytes, dict[str, Any], int]:
 
 def _in_broker(app: Celery) -> list[Any]:
     with app.connection_for_read() as connection:
-        queue = connection.SimpleQueue(app.amqp.queues[QUEUE])
+        queue = connection.SimpleQueue(app.amqp.queues[app.conf.task_default_queue])
         return list(iter(lambda: _next(queue), None))
 
 
@@ -171,7 +170,7 @@ def test_signals_see_the_message_as_ever(app: Celery, settings: ProducerSettings
         before_task_publish.disconnect(before)
         after_task_publish.disconnect(after)
     assert datetime.fromisoformat(seen[0]) > datetime.now(UTC)
-    assert seen[1] == QUEUE
+    assert seen[1] == app.conf.task_default_queue
     assert _stored(producer, result.id)[1]["headers"]["tenant"] == 7
 
 
@@ -239,7 +238,7 @@ async def test_the_forwarder_publishes_what_was_stored(
 ) -> None:
     """Body, headers and properties are those that Celery would have published; `expires` is not prolonged."""
     direct = Celery("direct", broker=app.conf.broker_url, backend="cache+memory://")
-    direct.conf.task_default_queue = QUEUE
+    direct.conf.task_default_queue = app.conf.task_default_queue
     bridge(app, beyond=0.05, settings=settings)
     options: dict[str, Any] = {
         "task_id": "same", "priority": 7, "compression": "zlib", "expires": 100,

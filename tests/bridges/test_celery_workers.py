@@ -192,6 +192,33 @@ def test_tasks_outlast_an_outage_of_the_broker(
         assert len(shop.journal()) == 50
 
 
+@pytest.mark.slow
+def test_a_killed_forwarder_repeats_at_most_what_it_had_begun(
+    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every task runs; those that run twice are no more than its handlers at once, and have the same id."""
+    server = own_server(appendonly="yes")
+    with (
+        _opened(server, f"{server.url}/1", tmp_path, monkeypatch, SHOP_BEYOND="0.5") as shop,
+        running_manager(server.url, "lisa", {}),
+        server.client() as client,
+    ):
+        with Admin(url=server.url) as admin:
+            admin.set_topic("celery", visibility_ms=1_000)
+        due = datetime.now(UTC) + timedelta(seconds=3)
+        sent = [shop.tasks.note.apply_async((n,), eta=due, ignore_result=True).id for n in range(500)]
+        first = shop.start_forwarder()
+        wait_until(lambda: 500 - client.zcard("lisa:{celery}:waiting") > 0, 30)
+        with redis.Redis.from_url(f"{server.url}/1") as broker:
+            wait_until(lambda: broker.llen("celery") > 20, 30)
+        first.kill()
+        shop.start_forwarder()
+        wait_until(lambda: not client.hlen("lisa:{celery}:messages"), 60)
+        shop.start_worker()
+        wait_until(lambda: {row[1] for row in shop.journal()} == set(sent), 60)
+        assert len(shop.journal()) <= 500 + 32
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("alone", [False, True], ids=["bridged", "alone"])
 def test_each_task_runs_once_though_the_visibility_timeout_is_short(
