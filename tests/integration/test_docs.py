@@ -71,6 +71,20 @@ def test_the_page_on_schedules_runs_as_printed(
     assert run_page(ROOT / "docs/schedules.md", tmp_path, server) >= 5
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # results outlive the server
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery
+def test_the_page_for_those_from_celery_runs_as_printed(
+    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a worker of Celery and a forwarder as processes."""
+    server = own_server(appendonly="yes", save="")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LISA_REDIS_URL", server.url)
+    assert run_page(ROOT / "docs/from-celery.md", tmp_path, server) >= 7
+
+
 def test_operating_from_python_runs_as_printed(
     own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
