@@ -9,12 +9,10 @@ from collections.abc import Iterable
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_NAME_LENGTH, check_name
 
-__all__ = ["HANDLER", "TopicPattern", "consumer_name", "is_pattern", "topic_names"]
+__all__ = ["HANDLER", "consumer_name", "topic_names"]
 
 HANDLER = "lisa-handler"
 """The name of handler tasks, and the prefix of the names of handler threads."""
-
-_ANY = "*"
 
 
 def consumer_name() -> str:
@@ -31,22 +29,3 @@ def topic_names(topics: object) -> tuple[str, ...]:
     if not names:
         raise InvalidInput("topics", topics, "at least one name")
     return tuple(check_name("topic", name) for name in names)
-
-
-def is_pattern(topic: object) -> bool:
-    """Whether a caller's topic stands for all topics that fit: names contain no "*"."""
-    return isinstance(topic, str) and _ANY in topic
-
-
-class TopicPattern:
-    """Topics by a pattern in which "*" stands for any text, as in "orders.*". Raises InvalidInput."""
-
-    def __init__(self, text: str) -> None:
-        # The rest must be valid in a name.
-        check_name("topic", text.replace(_ANY, "x"))
-        self._fits = re.compile(".*".join(map(re.escape, text.split(_ANY)))).fullmatch
-        self.text = text
-
-    def fits(self, topic: str) -> bool:
-        """Whether a topic fits."""
-        return self._fits(topic) is not None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.bodies import BodyType, Codec
 from lisa_common.errors import InvalidInput
+from lisa_common.model.topic_pattern import TopicPattern, is_pattern
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.delivery.core import MAX_BATCH
 from lisa_consumer.handling.batches import BatchSize
@@ -15,7 +16,6 @@ from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import Middleware, check_middleware
 from lisa_consumer.handling.processes import Processes
 from lisa_consumer.handling.retries import Retries
-from lisa_consumer.names import TopicPattern, is_pattern
 from lisa_consumer.settings import MAX_CONCURRENCY, ConsumerSettings
 
 __all__ = ["PatternRoute", "Routing"]
