@@ -2,26 +2,26 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import redis
+from pyspark.sql import SparkSession
 
 from lisa_common.model.keys import ShardKeys
 from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
-from support.spark_connect import SparkConnect, spark_connect
+from support.spark_connect import SparkConnect
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnect]:
-    """One server for all tests."""
-    with spark_connect(tmp_path_factory.mktemp("connect")) as server:
-        yield server
+@pytest.fixture
+def connect(spark: SparkSession, connect_port: int, tmp_path: Path) -> SparkConnect:
+    """The session of the tests, as a server."""
+    assert spark.getActiveSession() is spark
+    return SparkConnect(f"sc://127.0.0.1:{connect_port}", tmp_path)
 
 
 BATCH = """
@@ -38,11 +38,11 @@ STREAM = """
 lisa = dict(url=args[0], prefix=args[1])
 
 def run(writer, name):
-    query = writer.option("checkpointLocation", name + "-" + args[1]).trigger(availableNow=True).start()
+    query = writer.option("checkpointLocation", args[2] + name).trigger(availableNow=True).start()
     query.awaitTermination()
     return query
 
-folder = "rows-" + args[1]
+folder = args[2] + "rows"
 spark.sql("SELECT concat('r', id) AS id, 'x' AS body, 'replies' AS topic FROM range(30)").write.parquet(folder)
 rows = spark.readStream.schema("id string, body string, topic string").parquet(folder)
 run(rows.writeStream.format("lisa").options(**lisa), "in")
@@ -81,9 +81,9 @@ def test_batches(connect: SparkConnect, redis_url: str, prefix: str) -> None:
     assert connect.run(BATCH, redis_url, prefix) == [50, '{"id":7}']
 
 
-def test_streams(connect: SparkConnect, redis_url: str, prefix: str, client: redis.Redis) -> None:
+def test_streams(connect: SparkConnect, redis_url: str, prefix: str, client: redis.Redis, tmp_path: Path) -> None:
     """A query writes each row once; another reads them as a group, and acks them."""
-    found, source = connect.run(STREAM, redis_url, prefix)
+    found, source = connect.run(STREAM, redis_url, prefix, f"{tmp_path}/")
     assert found == sorted(["replies", f"r{number}"] for number in range(30))
     assert "messages" in source
     assert client.xlen(ShardKeys(prefix, "replies").of("ready")) == 30
