@@ -19,7 +19,7 @@ _EVENTS = "kind string, id string, attempt int, due_ms long, sent_ms long, at_ms
 
 def look_back(spark: SparkSession, folder: Path, journals: Path) -> Report:
     """Joins the departures of a folder with the handled deliveries and the garbage."""
-    handled, garbage = _handled(spark, journals), _garbage(spark).cache()
+    handled, garbage = _handled(spark, journals), _kept_dead_letters(spark, folder.with_name("dead-letters")).cache()
     airlines = names(spark, "airlines.csv", "carrier", "airline")
     rows = _by_carrier(departures(spark, folder), handled, garbage).join(airlines, "carrier", "left").collect()
     dead = garbage.groupBy("reason", "error").count().orderBy(f.desc("count"), "error").collect()
@@ -34,11 +34,12 @@ def _handled(spark: SparkSession, journals: Path) -> DataFrame:
     return returned.select("id", "attempt").join(begun.drop("kind", "error"), ["id", "attempt"])
 
 
-def _garbage(spark: SparkSession) -> DataFrame:
-    """The dead letters of all airports."""
+def _kept_dead_letters(spark: SparkSession, folder: Path) -> DataFrame:
+    """The dead letters of all airports, out of the Parquet files that this job keeps of them, as a nightly job does."""
     reader = spark.read.format("lisa").option("state", "garbage")
     topics = [reader.option("topic", airport).load() for airport in AIRPORTS]
-    return reduce(DataFrame.union, topics).select("id", "reason", "error")
+    reduce(DataFrame.union, topics).write.mode("overwrite").partitionBy("topic").parquet(str(folder))
+    return spark.read.parquet(str(folder)).select("id", "reason", "error")
 
 
 def _by_carrier(flights: DataFrame, handled: DataFrame, garbage: DataFrame) -> DataFrame:

@@ -7,8 +7,10 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
+from lisa_common.client.embedded.server import free_port
 from lisa_common.model.keys import ShardKeys
 from support.spark import HOUR, READS_STREAMS, SparkTopic, spark_session
+from support.spark_connect import connect_settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,9 +27,16 @@ def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_directory: Path) -> Iterator[SparkSession]:
+def connect_port() -> int:
+    """Where the session serves clients of Spark Connect."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def spark(spark_directory: Path, connect_port: int) -> Iterator[SparkSession]:
     """Spark, with the switch for filter push-down: no result may be wrong by it."""
-    with spark_session(spark_directory, **{"spark.sql.python.filterPushdown.enabled": "true"}) as session:
+    settings = {"spark.sql.python.filterPushdown.enabled": "true"} | connect_settings(connect_port)
+    with spark_session(spark_directory, **settings) as session:
         yield session
 
 

@@ -180,7 +180,7 @@ def test_ids_of_tables(text: str, ids: tuple[str, ...]) -> None:
         ({}, "option group must be a value; got None"),
         ({"group": "a/b"}, "group must be 1 to 128 letters.*; got 'a/b'"),
         ({"group": "g", "maxRows": 0}, "option maxRows must be .* 1; got '0'"),
-        ({"group": "g", "state": "garbage"}, "option must be one of .* group, maxRows.*; got 'state'"),
+        ({"group": "g", "state": "garbage"}, "option must be one of .* group, startingOffsets, maxRows.*; got 'state'"),
     ],
 )
 def test_options_of_streams(options: dict[str, Any], error: str) -> None:

@@ -1,4 +1,4 @@
-"""The examples of the page on Spark run as printed."""
+"""The examples of the pages on Spark run as printed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +9,15 @@ from pyspark.sql import SparkSession
 from support import Server
 from support.documents import run_page
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_examples_run_as_printed(spark: SparkSession, spark_directory: Path, own_server: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("page", ["spark.md", "spark-gallery.md"])
+def test_examples_run_as_printed(
+    page: str, spark: SparkSession, spark_directory: Path, own_server: Callable[..., Server]
+) -> None:
     """Every example of the page runs, and prints what the page says."""
     assert spark.getActiveSession() is spark, "the page's examples are to use it"
-    assert run_page(PAGE, spark_directory, own_server(appendonly="yes", save="")) > 3
+    assert run_page(DOCS / page, spark_directory, own_server(appendonly="yes", save="")) > 3

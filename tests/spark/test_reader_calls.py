@@ -92,7 +92,7 @@ def test_a_row_nacked_meanwhile_is_not_acked(topic: Topic, more: int) -> None:
     start = reader.initialOffset()
     end = _plan(reader, start)
     assert _run(reader, start, end) == list("abc")
-    _nack(topic, reader._read[""][1])
+    _nack(topic, reader._read[topic.keys][1])
     for _ in range(more):
         _read_one(topic, end)
     reader.commit(end)
@@ -108,7 +108,7 @@ def test_a_row_nacked_meanwhile_is_not_read_again(topic: Topic, more: int) -> No
     start = reader.initialOffset()
     end = _plan(reader, start)
     (partition,) = reader.partitions(start, end)
-    _nack(topic, reader._read[""][1])
+    _nack(topic, reader._read[topic.keys][1])
     for _ in range(more):
         _read_one(topic, end)
     rows = [row["id"] for batch in reader.read(partition) for row in batch.to_pylist()]
@@ -138,7 +138,7 @@ def test_only_leases_that_have_aged_are_renewed(topic: Topic) -> None:
     start = reader.initialOffset()
     end = _plan(reader, start)
     key = topic.keys.of("ready")
-    topic.client.xclaim(key, "g", end["consumer"], 0, [end["entries"][""]], idle=20_000, justid=True)
+    topic.client.xclaim(key, "g", end["consumer"], 0, [end["topics"]["orders"][""]], idle=20_000, justid=True)
     _read_one(topic, end)
     reader._run(reader._pending(topic.keys, end["consumer"]).renew(5_000))
     renewed, fresh = topic.client.xpending_range(key, "g", "-", "+", 2)

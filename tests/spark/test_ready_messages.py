@@ -44,3 +44,12 @@ def test_delivered_messages_are_listed_however_far_apart(
         client.config_resetstat()
         assert _delivered(queue) == [ids[number] for number in kept]
         assert count_calls(client, "xrange") <= 2
+
+
+@pytest.mark.parametrize("state", [State.READY, State.DELIVERED])
+def test_a_topic_in_which_nothing_was_ready_yet(redis_url: str, prefix: str, state: State) -> None:
+    """It has no stream, and no rows."""
+    with Connection(redis_url) as connection:
+        parts = connection.run(read_groups(ShardKeys(prefix, "orders"), EntrySpan(state, "0-0", "+")))
+        rows = [row for part in parts for row in connection.run(list_entries("orders", part, part.after))[0]]
+    assert rows == []

@@ -1,4 +1,4 @@
-"""Patterns of topics."""
+"""Patterns of topics, in which "*" stands for any text."""
 
 from lisa_common.validation import check_name
 
@@ -13,7 +13,7 @@ def is_pattern(topic: object) -> bool:
 
 
 class TopicPattern:
-    """Topics by a pattern in which "*" stands for any text, as in "orders.*". Raises InvalidInput."""
+    """Topics by a pattern, as "orders.*"; a name fits itself. Raises InvalidInput."""
 
     def __init__(self, text: str) -> None:
         # The rest must be valid in a name.

@@ -9,6 +9,7 @@ from math import inf
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_common.model.topic_pattern import TopicPattern
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
 from lisa_common.validation import check_id, check_name, expected_by, moment_ms
@@ -41,6 +43,13 @@ def _camel(name: str) -> str:
     return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
 
 
+def _named(value: str, info: ValidationInfo) -> str:
+    return check_name(str(info.field_name), value)
+
+
+_Name = Annotated[str, AfterValidator(_named)]
+
+
 class _Options(BaseModel):
     """Options of every read and write. Spark passes names in lower case; errors show them in camel case."""
 
@@ -54,13 +63,7 @@ class _Options(BaseModel):
     }
     """Options that are settings of a producer; the others come from `LISA_…` and `lisa.toml`."""
 
-    topic: str | None = None
     settings: ProducerSettings
-
-    @field_validator("topic", "group", "write", check_fields=False)
-    @classmethod
-    def _is_a_name(cls, value: str | None, info: Any) -> str | None:
-        return None if value is None else check_name(info.field_name, value)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -119,9 +122,10 @@ class WriteOptions(_Options):
         "batch_bytes": "batch_bytes",
     }
 
+    topic: _Name | None = None
     operation: Literal["send", "upsert", "cancel", "reschedule", "replay", "purge", "nack", "reject"] = "send"
     """What is done with each row."""
-    group: str | None = None
+    group: _Name | None = None
     """The group of dead letters and deliveries whose rows do not name one."""
     outcomes: str | None = None
     """A directory for the outcome of each row, as JSON."""
@@ -142,7 +146,7 @@ class WriteOptions(_Options):
     """Of all tasks together."""
     remember_days: Annotated[float, Field(ge=0, le=3_660)] = 0
     """How long to remember what a micro-batch has written; 0: not at all."""
-    write: str | None = None
+    write: _Name | None = None
     """Tells a write from the others of its micro-batch, for `foreachBatch`."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
@@ -215,7 +219,7 @@ _Moment = Annotated[int, BeforeValidator(_moment)]
 class SnapshotOptions(_Options):
     """Options of tables. They select at the server what is read; a message that passes all of them is a row."""
 
-    topic: str
+    topic: _Name
     state: Annotated[tuple[State, ...], BeforeValidator(_words)] = PAGED
     due_from: _Moment | None = None
     """Earliest due time, in ms since the epoch."""
@@ -226,7 +230,7 @@ class SnapshotOptions(_Options):
     died_until: _Moment | None = None
     """Times of death before this, in ms since the epoch."""
     ids: Annotated[tuple[str, ...], BeforeValidator(_ids)] | None = None
-    group: str | None = None
+    group: _Name | None = None
     """Only copies of this group, which retried messages and dead letters have."""
     reason: str | None = None
     """Only messages whose last delivery ended for this reason."""
@@ -287,14 +291,38 @@ def _is_within(ms: int | None, low: int | None, high: int | None) -> bool:
     return ms is not None and (low is None or ms >= low) and (high is None or ms < high)
 
 
+def _start(text: object) -> object:
+    if not isinstance(text, str) or text in ("earliest", "latest"):
+        return text
+    try:
+        return moment_ms("", _read_moment(text))
+    except InvalidInput:
+        raise InvalidInput(
+            "option startingOffsets", text, "earliest, latest, or a time with a zone, as 2027-03-01T08:00:00+01:00"
+        ) from None
+
+
 class StreamOptions(_Options):
     """Options of streams."""
 
-    topic: str
-    group: str
+    topic: Annotated[tuple[str, ...], BeforeValidator(_words)]
+    """Names of topics, and patterns of them."""
+    group: _Name
+    starting_offsets: Annotated[Literal["earliest", "latest"] | int | None, BeforeValidator(_start)] = None
+    """Where a new group begins; a time in ms since the epoch."""
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     """Most messages in one micro-batch."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
     """Most bytes of stored messages in one micro-batch; a larger message comes alone."""
     partition_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     """Messages in one partition of a micro-batch."""
+
+    @field_validator("topic")
+    @classmethod
+    def _are_topics(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(TopicPattern(text).text for text in dict.fromkeys(texts))
+
+    @property
+    def patterns(self) -> tuple[TopicPattern, ...]:
+        """The topics, as patterns; a name fits itself."""
+        return tuple(map(TopicPattern, self.topic))

@@ -13,7 +13,7 @@ from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.replies import fields_of
+from lisa_common.protocol.replies import fields_of, rows
 
 __all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "read_infos"]
 
@@ -148,6 +148,14 @@ class PendingEntries:
         yield consuming.release(self.keys, self.group, ours)
         if others:
             yield from self._skip(others)
+
+    def pass_over(self, last: str) -> Flow[None]:
+        """Acks what nobody in the group has read up to an entry."""
+        at = FIRST
+        while found := (yield command("XRANGE", self.keys.of("ready"), f"({at}", last, "COUNT", _ENTRIES, decode=rows)):
+            taken: Taken = yield from self.take(at, last, len(found), beyond=False)
+            yield from self.settle(taken.last, taken.entries)
+            at = found[-1][0].decode()
 
     def places(self, after: str, last: str) -> Flow[list[str]]:
         """The pending entries after one and up to another."""
@@ -310,8 +318,14 @@ class PendingEntries:
 
 def read_infos(keys: ShardKeys) -> Flow[list[dict[str, Any]]]:
     """What XINFO GROUPS says of each group of a shard; none without a stream."""
-    reply = yield command("XINFO", "GROUPS", keys.of("ready"), takes_errors=True)
-    return [] if isinstance(reply, Exception) else [fields_of(each) for each in reply]
+    infos: list[dict[str, Any]] = yield command("XINFO", "GROUPS", keys.of("ready"), decode=_infos, takes_errors=True)
+    return infos
+
+
+def _infos(reply: Any) -> list[dict[str, Any]]:
+    if isinstance(reply, LisaError) and "no such key" not in str(reply):
+        raise reply
+    return [] if isinstance(reply, LisaError) else [fields_of(each) for each in reply]
 
 
 def backlog(keys: ShardKeys, group: str) -> Flow[int | None]:
