@@ -17,8 +17,8 @@ def import_base_image(name: str, directory: Path) -> None:
     home = Path("/usr/lib") / program.name
     programs = [program, Path("/bin/sh"), *(home / "lib-dynload").glob("*.so")]
     cached = _output("/sbin/ldconfig", "-p")
-    # Wheels with C++ inside need these.
-    libraries = re.findall(r"(/\S*/lib(?:stdc\+\+|gcc_s)\.so\S*)", cached)
+    # Wheels with C++ or Rust inside need these.
+    libraries = re.findall(r"(/\S*/lib(?:stdc\+\+|gcc_s|rt|dl|m|pthread|util)\.so\S*)", cached)
     libraries += re.findall(r"(/\S+) \(0x", _output("ldd", *programs))
     for path in {*programs[:2], *map(Path, libraries)}:
         target = directory / path.relative_to("/")
