@@ -29,7 +29,9 @@ def app() -> Iterator[Celery]:
     """An application whose broker and results are in this process; not bridged yet."""
     made = Celery(secrets.token_hex(4), broker="memory://", backend="cache+memory://")
     # Brokers in memory share their queues.
-    made.conf.update(task_default_queue=secrets.token_hex(4), task_publish_retry_policy={"max_retries": 1, "interval_start": 0})
+    made.conf.update(
+        task_default_queue=secrets.token_hex(4), task_publish_retry_policy={"max_retries": 1, "interval_start": 0}
+    )
 
     @made.task(name="add", shared=False)  # type: ignore[untyped-decorator]
     def add(*numbers: int) -> int:
