@@ -52,5 +52,6 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
         return match[0]
 
     return "".join(
-        part if number % 2 else LINK.sub(lead, part) for number, part in enumerate(re.split(r"(^```.*?^```$)", markdown, flags=re.M | re.S))
+        part if number % 2 else LINK.sub(lead, part)
+        for number, part in enumerate(re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL))
     )

@@ -27,18 +27,26 @@ MODULES = {
 
 def render_python() -> str:
     """Returns the page of the Python API."""
-    parts = ["# Python API\n\nWhat each package exports. The asyncio clients have the same methods as the blocking ones."]
+    parts = [
+        "# Python API\n\nWhat each package exports. The asyncio clients have the same methods as the blocking ones."
+    ]
     for name, text in MODULES.items():
-        parts.append(f"## {name}\n\n{text}\n\n::: {name}\n    options:\n      heading_level: 3\n      show_root_heading: false")
+        parts.append(
+            f"## {name}\n\n{text}\n\n::: {name}\n    options:\n      heading_level: 3\n      show_root_heading: false"
+        )
     return "\n\n".join(parts) + "\n"
 
 
 def render_commands() -> str:
     """Returns the page of all commands: what each prints for `--help`."""
-    parts = ["# Commands\n\nWhat each command prints for `--help`. [Settings](../operations.md#settings) have options, too."]
+    parts = [
+        "# Commands\n\nWhat each command prints for `--help`. [Settings](../operations.md#settings) have options, too."
+    ]
     for name, program in PROGRAMS.items():
         for path in _paths(typer.main.get_command(program)):
-            help_ = CliRunner().invoke(program, [*path, "--help"], env={**os.environ, "COLUMNS": "110", "NO_COLOR": "1"})
+            help_ = CliRunner().invoke(
+                program, [*path, "--help"], env={**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
+            )
             # Options of settings are the same for all commands but `run`.
             shown = help_.output if "run" in path else help_.output.partition("╭─ Settings")[0]
             text = "\n".join(line.rstrip() for line in shown.replace("Usage: root", f"Usage: {name}").splitlines())
@@ -57,8 +65,10 @@ def render_http() -> str:
     """Returns the page of `/v1`: its operations with parameters and answers."""
     document = json.loads(CliRunner().invoke(gateway, ["openapi"]).output)
     parts = [
-        "# HTTP API\n\nThe operations of `/v1`, from the OpenAPI document that `lisa-gateway openapi` prints. "
-        "[HTTP](../http.md) explains them by examples."
+        (
+            "# HTTP API\n\nThe operations of `/v1`, from the OpenAPI document that `lisa-gateway openapi` prints. "
+            "[HTTP](../http.md) explains them by examples."
+        )
     ]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
