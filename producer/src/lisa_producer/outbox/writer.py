@@ -97,19 +97,9 @@ class Outbox:
             key=key,
             if_exists=if_exists,
         )
-        outgoing = message.outgoing(_ANY_SIZE, "")
-        record = unpack_record(_HEAD + outgoing.content)
-        options = {
-            "ttl_ms": record.ttl_ms,
-            "max_retries": max_retries,
-            "priority": priority,
-            "headers": dict(record.headers) or None,
-            "if_exists": if_exists,
-        }
-        given = json.dumps({name: value for name, value in options.items() if value is not None})
-        row = {"message_id": outgoing.id, "due": outgoing.due, "options": given, "body": record.body}
+        row = _row_of(message)
         self._write(connection, "send", topic, row, is_shared=id is not None)
-        return outgoing.id
+        return str(row["message_id"])
 
     def cancel(self, connection: Any, topic: str, id: str) -> None:
         """Cancels a message that was not delivered by then, once the transaction commits. Raises InvalidInput."""
@@ -180,3 +170,18 @@ def _executor(connection: Any) -> tuple[Callable[[Any, dict[str, Any]], object],
 @cache
 def _text_of(statement: Executable, dialect: str, paramstyle: str) -> str:
     return str(statement.compile(dialect=dialect_of(dialect, paramstyle)))  # type: ignore[attr-defined]
+
+
+def _row_of(message: Message) -> dict[str, Any]:
+    """Returns what is stored of a message. Raises InvalidInput."""
+    outgoing = message.outgoing(_ANY_SIZE, "")
+    record = unpack_record(_HEAD + outgoing.content)
+    options = {
+        "ttl_ms": record.ttl_ms,
+        "max_retries": message.max_retries,
+        "priority": message.priority,
+        "headers": dict(record.headers) or None,
+        "if_exists": message.if_exists,
+    }
+    given = json.dumps({name: value for name, value in options.items() if value is not None})
+    return {"message_id": outgoing.id, "due": outgoing.due, "options": given, "body": record.body}

@@ -6,6 +6,8 @@ from django.db import migrations
 
 from lisa_producer.outbox.table import METADATA, ddl
 
+__all__ = ["Migration"]
+
 
 def create(_: Any, schema_editor: Any) -> None:
     """Creates the tables in the database that is migrated."""
