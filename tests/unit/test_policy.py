@@ -109,7 +109,8 @@ def test_refused(field: str, value: object) -> None:
 
 def test_an_unknown_field_is_refused() -> None:
     """The error names all fields that there are."""
-    with pytest.raises(InvalidInput, match=r"^policy field must be one of visibility_ms, .*, own; got 'visibility'$"):
+    expected = r"^policy field must be one of visibility_ms, .*, own \(perhaps visibility_ms\); got 'visibility'$"
+    with pytest.raises(InvalidInput, match=expected):
         Policy.of({"visibility": 30})
 
 
