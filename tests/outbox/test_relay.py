@@ -111,6 +111,7 @@ def test_a_repeat_undoes_no_cancel(engine: Engine, producer: Producer, relays: C
     with engine.begin() as connection:
         outbox.send(connection, "orders", 1, id="order-7", delay=60)
     die(relays(engine, Dying, lease=1))
+    idle(0.01)  # the lease keeps its moment in whole milliseconds
     producer.cancel("orders", "order-7")
     with engine.begin() as connection:
         outbox.send(connection, "orders", 1, id="order-8", delay=60)
