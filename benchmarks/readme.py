@@ -34,12 +34,9 @@ def rewrite(page: Path, text: str) -> None:
 def summary(ratios: Ratios) -> str:
     """Markdown for the README: Lisa beside the fastest peers; raises KeyError if a part was not measured."""
     lines = [
-        f"On {_place(ratios)}, on one machine; medians.",
-        _YARDSTICK,
+        *_setting(ratios),
         "",
-        *_table(_PEERS_HEAD, list(_peers(ratios))[: 1 + _FASTEST]),
-        "",
-        *_PEERS_LEGEND,
+        *_beside_peers(list(_peers(ratios))[: 1 + _FASTEST]),
         "",
         "![Throughput](benchmarks/results/throughput.png)",
         "",
@@ -55,15 +52,12 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
     held = sum(verdict.holds is True for verdict in verdicts)
     missed = [verdict.target.what for verdict in verdicts if verdict.holds is False]
     lines = [
-        f"On {_place(ratios)}, on one machine; medians.",
-        _YARDSTICK,
+        *_setting(ratios),
         *_busy(float(about["load"]), int(about["cores"])),
         "",
         *_table(("Lisa", "messages/s", "over the yardstick"), _lisa(ratios)),
         "",
-        *_table(_PEERS_HEAD, _peers(ratios)),
-        "",
-        *_PEERS_LEGEND,
+        *_beside_peers(_peers(ratios)),
         "[How each was run](../benchmarks/README.md#peers), [all rounds](../benchmarks/results).",
         "",
         "![Throughput](../benchmarks/results/throughput.png)",
@@ -76,9 +70,14 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, "", "`make bench` measures all of this again, in less than half an hour.", ""])
 
 
-def _place(ratios: Ratios) -> str:
+def _setting(ratios: Ratios) -> list[str]:
     about = ratios.parts["bulk"].about
-    return f"{about['cores']} cores, with {about['server']} and Python {about['python']}"
+    place = f"{about['cores']} cores, with {about['server']} and Python {about['python']}"
+    return [f"On {place}, on one machine; medians.", _YARDSTICK]
+
+
+def _beside_peers(rows: Iterable[Sequence[str]]) -> list[str]:
+    return [*_table(_PEERS_HEAD, rows), "", *_PEERS_LEGEND]
 
 
 def _busy(load: float, cores: int) -> list[str]:

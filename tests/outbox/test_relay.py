@@ -121,7 +121,7 @@ def test_a_repeat_undoes_no_cancel(engine: Engine, producer: Producer, relays: C
 
 
 def test_a_send_after_a_cancel_is_no_repeat(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
-    """What was written after the cancel is sent, although a relay has failed in between."""
+    """A send that was written after the cancel is sent, although a relay has failed in between."""
     outbox = Outbox()
     with engine.begin() as connection:
         outbox.send(connection, "orders", "first", id="order-7", delay=60)
@@ -209,7 +209,7 @@ def test_a_row_that_lisa_refuses_is_set_aside(
 def test_a_full_topic_waits_alone(
     engine: Engine, producer: Producer, relays: Callable[..., Relay], declare: Callable[..., None]
 ) -> None:
-    """It takes as many messages as it has room for, and the rest once there is more."""
+    """A full topic takes messages up to its limit, and the others when there is room again."""
     declare("full", max_messages=3)
     outbox, relay = Outbox(), relays(engine)
     with engine.begin() as connection:

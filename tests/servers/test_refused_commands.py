@@ -179,7 +179,7 @@ def _renamed(directory: Path, *commands: str) -> Iterator[Users]:
 
 
 async def test_renamed_commands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What operators take away by `rename-command` is lost, or not missed."""
+    """Programs work without optional commands that `rename-command` has removed, and log each loss once."""
     taken = "ACL CLIENT CONFIG DEBUG EVALSHA FLUSHALL FLUSHDB INFO KEYS MONITOR PUBLISH SCAN SCRIPT SUBSCRIBE WAIT"
     with _renamed(tmp_path, *taken.split()) as users:
         await users.life({}).live()

@@ -33,7 +33,7 @@ class Stepped:
         return not self.done
 
     def finish(self) -> Any:
-        """Drives the flow to its end. Returns that of the flow."""
+        """Drives the flow to its end. Returns the result of the flow."""
         while self.step():
             pass
         return self.result

@@ -46,7 +46,7 @@ class Dialogue:
         self.replies: list[Any] = []
 
     def ask(self, *calls: Call[Any]) -> list[Any]:
-        """Begins to make calls. Returns whom is asked what."""
+        """Begins to make calls. Returns the calls of each node."""
         self._routing = self.router.ask(calls)
         return self._shown(next(self._routing))
 

@@ -44,7 +44,7 @@ def store(
 def store_apart(
     keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
 ) -> Flow[list[tuple[int, Missing | None] | LisaError]]:
-    """As `store`, but each message by itself: for messages of several callers. Returns for each, or its error."""
+    """As `store`, but each message by itself: for messages of several callers. Returns a result or error for each."""
     calls: list[Call[Any]] = []
     for message in messages:
         calls += store(keys, [message], confirm, repeatable=repeatable)

@@ -398,7 +398,7 @@ class Core:
         return [placed[position] for position in range(len(deliveries))]
 
     def _end(self, deliveries: Sequence[Delivery], calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
-        """Makes calls that end deliveries, and passes their marks on to others. Returns that of each call."""
+        """Makes calls that end deliveries, and passes their marks on. Returns the result of each call."""
         if not self._marks:
             return (yield calls) if calls else []
         heirs = self._marks.heirs(deliveries)

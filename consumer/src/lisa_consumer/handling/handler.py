@@ -122,7 +122,7 @@ class Route:
         check_has_run(result, awaited=True)
 
     async def _handle(self, given: Delivery | list[Delivery], threads: Executor) -> object:
-        """The innermost call, within middleware. Returns that of the handler."""
+        """The innermost call, within middleware. Returns the result of the handler."""
         result = self.handler(given) if self._is_async else await self._run_plain(given, threads)
         if inspect.isawaitable(result):
             result = await result

@@ -46,7 +46,7 @@ _NEXT_TOPIC = select(ROWS.c.topic).where(ROWS.c.error.is_(None)).order_by(ROWS.c
 
 @dataclass(slots=True)
 class _Topic:
-    """What a relay knows of a topic."""
+    """The state of a topic in a relay."""
 
     rows: int = _FIRST_ROWS
     """Most rows to read at once."""
@@ -327,7 +327,7 @@ class Relay(Closing):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is in the outbox."""
+    """The number of rows in the outbox, and their age."""
 
     waiting: int
     oldest_s: float

@@ -145,7 +145,7 @@ def _lock_of(topic: str, id: str) -> int:
 
 
 def _executor(connection: Any) -> tuple[Callable[[Any, dict[str, Any]], object], str]:
-    """What executes statements on a caller's connection, and the name of its dialect. Raises InvalidInput."""
+    """Returns what runs statements on a caller's connection, and its dialect. Raises InvalidInput."""
     if isinstance(connection, Session | scoped_session):
         return connection.execute, connection.get_bind(clause=_INSERT).dialect.name
     if isinstance(connection, Connection):
