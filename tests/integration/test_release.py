@@ -97,7 +97,7 @@ async def test_every_message_is_found_where_it_stood(sender: AsyncProducer, comm
     assert (delayed.record.body, delayed.record.headers) == (b"in ten years", {"k": "v"})
     assert (delayed.record.priority, delayed.record.max_retries) == (200, 1)
     ran = commands.manager("check")
-    assert (ran.code, ran.err) == (0, ""), ran.out
+    assert ran.code == 0, ran.out
 
 
 async def test_every_message_is_delivered(

@@ -287,7 +287,7 @@ async def test_a_producer_that_missed_a_drop_is_served(
         await wait_until_async(lambda: not client.exists(dropped_key(prefix)))
 
 
-async def test_a_topic_set_after_its_drop_has_all_former_shards(
+async def test_a_topic_created_after_its_drop_has_all_former_shards(
     producer: Any, consumers: Callable[..., Any], commands: Commands, client: redis.Redis, prefix: str
 ) -> None:
     """Also those from before a reshard: producers that missed the drop may check ids there."""
@@ -295,7 +295,7 @@ async def test_a_topic_set_after_its_drop_has_all_former_shards(
     _reshard(commands, 4)
     await producer.send("orders", b"x", id="first")
     commands.manager("topic", "drop", "orders", "--force", "--yes")
-    assert commands.manager("topic", "set", "orders", "--shards", "4", "--priority", "1").code == 0
+    assert commands.manager("topic", "create", "orders", "--shards", "4", "--priority", "1").code == 0
     assert _layout(client, prefix).policy == Policy(shards=4, former=(2,), priority=1)
     await producer.send_many("orders", [Message(body=b"x", id=id) for id in IDS])
     assert {delivery.id for delivery in await consumers().read(limit=400)} == set(IDS)

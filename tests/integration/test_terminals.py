@@ -57,7 +57,8 @@ def _run(columns: int, redis_url: str, prefix: str, *words: str) -> list[str]:
 @pytest.mark.parametrize("columns", [80, 160])
 def test_status_keeps_digits_and_headings_whole(columns: int, redis_url: str, prefix: str, filled: str) -> None:
     """Each topic is one line of each table."""
-    lines = _run(columns, redis_url, prefix, "status")
+    notice, *lines = _run(columns, redis_url, prefix, "status")
+    assert notice.startswith("no manager runs")
     assert max(map(len, lines)) <= columns
     [heading] = [line for line in lines if "0-1 min" in line]
     row = lines[lines.index(heading) + 2]
@@ -73,13 +74,13 @@ def test_a_dead_letter_is_one_line(columns: int, left_out: list[str], redis_url:
     [row] = [line for line in lines if "rejected" in line]
     assert len(re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", row)) == 2 - len(left_out)
     assert max(map(len, lines)) <= columns
-    assert ("left out: due; cut: id, error (--json has all)" in lines) == bool(left_out)
+    assert ("left out: due, release; cut: id, error (--json has all)" in lines) == bool(left_out)
 
 
 def test_a_narrow_terminal_has_a_line_for_each_cell(redis_url: str, prefix: str, filled: str) -> None:
     """And nothing is left out."""
     lines = _run(40, redis_url, prefix, "garbage", "list", filled)
     assert [line.split()[0] for line in lines if line and not line.startswith(" ")] == [
-        *("id", "group", "reason", "attempts", "died", "due", "error")
+        *("id", "group", "reason", "attempts", "died", "due", "release", "error")
     ]
     assert max(map(len, lines)) <= 40

@@ -269,7 +269,7 @@ def test_show_tells_everything(orders: Queue, commands: Commands) -> None:
     billing, mail = document["copies"]
     assert billing == {
         "group": "billing", "state": "retry", "at_ms": now + 5000, "attempts": 1, "reason": "nack",
-        "error": "no money", "failed_ms": now,
+        "error": "no money", "failed_ms": now, "release": None,
     }  # fmt: skip
     assert (mail["group"], mail["state"], mail["reason"]) == ("mail", "ready", None)
     out = commands.manager("show", "orders", "m").out
