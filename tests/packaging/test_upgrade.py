@@ -160,10 +160,9 @@ def test_two_releases_share_topics_groups_and_messages(site: Site, old: Path, ne
     """
     for programs in (old, new):
         for topic in ("orders", "parcels"):
-            shards = {"shards": 2} if topic == "parcels" and programs is old else {}
-            fields = {"backoff_base_ms": 50, "backoff_jitter": 0} | shards
-            declaring = f"from lisa_manager import Admin; Admin().set_policy({topic!r}, **{fields})"
-            site.run(programs, "python", "-c", declaring)
+            shards = ["--shards", "2"] if topic == "parcels" and programs is old else []
+            retries = ["--backoff-base", "50ms", "--backoff-jitter", "0"]
+            site.run(programs, "lisa-manager", "topic", "set", topic, *retries, *shards)
     managers = [site.start(programs, "lisa-manager", "run") for programs in (old, new)]
     workers = [
         site.start(programs, "lisa-consumer", "run", "shop:worker", "--block-s", "0.2", GROUP=group)
