@@ -7,7 +7,7 @@ from typing import Final, Self
 from demo.servertime import ServerTime
 from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Entry
-from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.keys import ShardKeys, dropped_key, managers_key, topics_key, workers_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
@@ -75,8 +75,8 @@ class Server:
         for keys in self._shards():
             self._connection.call(command("UNLINK", *keys.all()))
         # The registry last, as it names all other keys.
-        for key in (topics_key(self._prefix), dropped_key(self._prefix)):
-            self._connection.call(command("UNLINK", key))
+        for key_of in (managers_key, workers_key, dropped_key, topics_key):
+            self._connection.call(command("UNLINK", key_of(self._prefix)))
 
     def _shards(self) -> list[ShardKeys]:
         topics = self._admin.topics()
