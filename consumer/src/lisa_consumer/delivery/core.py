@@ -289,11 +289,11 @@ class Core:
         """Acks deliveries, and sends what follows them. Returns one outcome for each."""
         followed = _followed(deliveries)
         if not followed:
-            outcomes = yield from self._settle(deliveries, self._ack)
+            outcomes = yield from self._call_shards(deliveries, self._ack)
         else:
             plain = [at for at in range(len(deliveries)) if at not in set(followed)]
-            of_plain = yield from self._settle([deliveries[at] for at in plain], self._ack)
-            of_followed = yield from self._settle([deliveries[at] for at in followed], self._follow)
+            of_plain = yield from self._call_shards([deliveries[at] for at in plain], self._ack)
+            of_followed = yield from self._call_shards([deliveries[at] for at in followed], self._follow)
             found = dict(zip((*plain, *followed), (*of_plain, *of_followed), strict=True))
             outcomes = [found[at] for at in range(len(deliveries))]
         count_acks(outcomes)
@@ -327,7 +327,7 @@ class Core:
             own = self._own_policy(keys.topic, policy)
             return consuming.nack(keys, self.group, chosen, own, release=self.app_release)
 
-        results = yield from self._settle([delivery for delivery, _ in nacks], calls)
+        results = yield from self._call_shards([delivery for delivery, _ in nacks], calls)
         count_nacks(results)
         return results
 
@@ -361,7 +361,7 @@ class Core:
             entries = [delivery.entry for delivery in batch]
             return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
 
-        return (yield from self._settle(deliveries, calls, ends=False))
+        return (yield from self._call_shards(deliveries, calls, ends=False))
 
     def find_aborted(self, deliveries: Sequence[Delivery]) -> Flow[list[bool]]:
         """Whether an operator has aborted each of these deliveries."""
@@ -369,14 +369,14 @@ class Core:
         def calls(keys: ShardKeys, _: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
             return consuming.find_aborted(keys, self.group, [delivery.entry for delivery in batch])
 
-        return (yield from self._settle(deliveries, calls, ends=False))
+        return (yield from self._call_shards(deliveries, calls, ends=False))
 
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The visibility timeouts of topics, in seconds."""
         layouts = yield from self.topics.resolve_each(topics)
         return {topic: layout.policy.visibility_ms / 1000 for topic, layout in layouts.items()}
 
-    def _settle(
+    def _call_shards(
         self,
         deliveries: Sequence[Delivery],
         call: Callable[[ShardKeys, Policy, Sequence[Delivery]], Call[list[T]]],

@@ -48,6 +48,7 @@ class Route:
     retries: Retries = NO_RETRIES
     runs_in_process: bool = False
     middleware: tuple[Middleware, ...] = ()
+    """What is still put around each call. In a prepared route, plain functions are a part of `handler` already."""
     processes: Processes | None = None
     """Where a prepared route runs in a process: the worker's processes."""
     _is_async: bool = field(init=False)

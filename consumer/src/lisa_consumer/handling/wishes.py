@@ -42,6 +42,7 @@ class Reject(LisaError):
     """Raised by a handler that can never handle its message: it becomes garbage, whatever attempts are left."""
 
     def __init__(self, reason: str = "") -> None:
+        # A rejected message has no delay; who gives one means another wish.
         super().__init__(_reason("Retry", reason, "the handler rejected the message"))
 
 

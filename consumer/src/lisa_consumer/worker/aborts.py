@@ -27,7 +27,7 @@ class Aborts:
         since = time.monotonic() - _AGE_S
         # A renewal may have found first that the lease is lost.
         known = dict.fromkeys([*self._leases.held, *self._executor.called])
-        held = [each for each in known if each.read_at < since and each.may_be_cut]
+        held = [each for each in known if each.read_at < since and each.may_be_aborted]
         if held:
             aborted = await self._connection.run(self._core.find_aborted([each.delivery for each in held]))
             self._executor.abort([each for each, is_aborted in zip(held, aborted, strict=True) if is_aborted])

@@ -7,7 +7,7 @@
 | `run` | starting → running: its lease surely lasts, its handler is called | executor |
 | `finish` | running → settling: its handler has ended | executor |
 | `give_back` | fetched, queued, starting → settling: its handler is not called here | executor |
-| `end` | settling → ended: the server has taken its outcome, or the lease is lost | settler |
+| `end` | settling → ended: the server has taken its outcome, its lease is lost, or a stop does not wait | settler |
 """
 
 from collections import Counter
@@ -96,7 +96,7 @@ class HeldDelivery:
         return self.state is _RUNNING
 
     @property
-    def may_be_cut(self) -> bool:
+    def may_be_aborted(self) -> bool:
         """Whether an abort still changes anything: its handler has not ended."""
         return self.state in (*_UNBEGUN, _RUNNING) and not self.is_aborted
 
@@ -131,7 +131,7 @@ class HeldDelivery:
         self.state, self.outcome = _SETTLING, outcome
 
     def end(self) -> None:
-        """The server has taken its outcome, or has said that its lease is lost."""
+        """The server has taken its outcome, its lease is lost, or a stop does not wait: then it comes again."""
         if self.state is not _SETTLING:
             self._refuse(_ENDED)
         # They lead back to the delivery: its body would stay until the garbage collector comes.

@@ -166,7 +166,7 @@ class Leases:
                 self._report_loss(held)
 
     def _report_loss(self, held: HeldDelivery) -> None:
-        if held.may_be_cut:
+        if held.may_be_aborted:
             text = "lost the lease of %s: another consumer may have it"
             logger.warning(text, held.delivery, extra=delivery_event("lease_lost", held.delivery))
             METRICS.count("lisa_leases_lost_total")

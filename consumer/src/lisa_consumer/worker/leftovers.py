@@ -31,7 +31,7 @@ def threads_left(until: float) -> bool:
 
 def abandon_handlers() -> NoReturn:
     """Ends the process: nothing else stops a thread, or a coroutine that ignores its cancellation."""
-    text = "abandoned handlers that still ran after the drain; their messages are given back"
+    text = "abandoned handlers that still ran after the drain; their messages come again"
     logger.error(text, extra=event("handlers_abandoned"))
     logging.shutdown()
     os._exit(1)

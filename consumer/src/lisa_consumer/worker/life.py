@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _BEGINNING = 1 / 4
 """The part of a drain in which held deliveries may still begin, if all of them should end within it."""
 
-_ALONE_S = 30.0
+_LATE_ALONE_S = 30.0
 """How much longer a delivery that must run alone may wait: others run and are held back in turns meanwhile."""
 
 
@@ -167,7 +167,9 @@ class Life:
         """Gives back what has waited too long, and stops reading its topics, or it would come again at once."""
         now = time.monotonic()
         since = {topic: now - self.leases.visibility_s(topic) for topic in self.routes}
-        overdue = self._queue.clear_overdue_alone(lambda held: held.read_at < since[held.delivery.topic] - _ALONE_S)
+        overdue = self._queue.clear_overdue_alone(
+            lambda held: held.read_at < since[held.delivery.topic] - _LATE_ALONE_S
+        )
         for topic in self._queue.topics:
             is_moving = self.routes[topic].batch is not None and self._windows[topic].observed_at > since[topic]
             if is_moving or self._queue.has_slot(topic):
