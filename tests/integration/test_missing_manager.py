@@ -25,6 +25,7 @@ from lisa_producer import AsyncProducer, Producer, ProducerSettings
 from support import Server, wait_until
 from support.commands import Commands
 from support.processes import Programs
+from support.roles import is_old
 from support.running import managed, new_worker, working
 from support.waiting import wait_until_async
 
@@ -114,8 +115,9 @@ def test_an_unreachable_server_is_another_problem(own_server: Callable[..., Serv
 def test_a_user_who_may_not_know_says_nothing(own_server: Callable[..., Server]) -> None:
     """Rules of an older release do not have the right; that is no missing manager."""
     server = own_server()
-    older = [rule for rule in rules(RoleName.PRODUCER, "lisa", [ANY_TOPIC]) if ":managers" not in rule]
     with Connection(server.url) as connection:
+        made = rules(RoleName.PRODUCER, "lisa", [ANY_TOPIC], before_7_2=is_old(connection))
+        older = [rule for rule in made if ":managers" not in rule]
         connection.call(command("ACL", "SETUSER", "older", "on", ">pw", *older))
     url = server.url.replace("://", "://older:pw@")
     with Producer(settings=ProducerSettings(redis_url=url)) as producer:

@@ -1,6 +1,7 @@
 """A send whose reply is lost, and whose message is cancelled or purged before the producer repeats it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from lisa_producer import AsyncProducer, CancelOutcome, Message, Producer, SendO
 from support import Server, wait_until_async
 from support.proxy import Proxy
 from support.running import managed
+
+_WAY_S = 0.2
+"""Longer than a repeat takes to the server: what is withdrawn sooner than that is not promised."""
 
 Send = Callable[[str, Sequence[str]], Awaitable[list[SendOutcome]]]
 """Sends messages of these ids to a URL."""
@@ -54,6 +58,7 @@ async def test_a_repeat_does_not_undo_a_cancel(own_server: Callable[..., Server]
             cancelled: dict[str, CancelOutcome] = {}
 
             async def cancel() -> None:
+                await asyncio.sleep(_WAY_S)
                 cancelled.update(await asyncio.to_thread(admin.cancel, "orders", ids))
 
             proxy.at_loss = cancel
@@ -75,6 +80,7 @@ async def test_a_repeat_does_not_undo_a_purge(own_server: Callable[..., Server])
         await _one(server.url, ["other"])
 
         def purge() -> None:
+            time.sleep(_WAY_S)
             consumer.reject(*consumer.read(wait=5))
             assert admin.purge_all("orders").done == 1
 
@@ -94,6 +100,7 @@ async def test_a_repeat_of_a_cancelled_message_needs_no_room(own_server: Callabl
         admin.cancel("orders", ["first"])
 
         def replace() -> None:
+            time.sleep(_WAY_S)
             admin.cancel("orders", ["lost-1"])
             other.send("orders", "x", delay=600)
 
@@ -112,6 +119,7 @@ async def test_a_repeat_across_a_reshard_does_not_undo_a_cancel(own_server: Call
         async with Proxy(server.port) as proxy:
 
             def reshard() -> None:
+                time.sleep(_WAY_S)
                 admin.reshard("orders", 3)
                 assert CancelOutcome.CANCELLED in admin.cancel("orders", ids).values()
 
@@ -137,6 +145,7 @@ async def test_a_repeat_does_not_double_what_was_rescheduled_and_handled(
         admin.cancel("orders", ["other"])
 
         def handle() -> None:
+            time.sleep(_WAY_S)
             [message] = admin.messages("orders", State.WAITING).messages
             admin.reschedule("orders", [message.id])
             consumer.ack(*consumer.read(wait=10))
@@ -158,6 +167,7 @@ async def test_a_repeat_does_not_double_what_was_aged_out(own_server: Callable[.
         await _one(server.url, ["other"])
 
         async def reject() -> None:
+            await asyncio.sleep(_WAY_S)
             await asyncio.to_thread(lambda: consumer.reject(*consumer.read(wait=5)))
             await wait_until_async(lambda: admin.find("orders", "lost-1") is None)
 
