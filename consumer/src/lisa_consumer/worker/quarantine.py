@@ -13,7 +13,7 @@ __all__ = ["Quarantine"]
 _PATIENCE_S = 5.0
 """How long others are held back while running handlers end."""
 
-_RUNS_ALONE_S = 5.0
+_ALONE_S = 5.0
 """How long others are held back while a delivery runs alone."""
 
 
@@ -62,7 +62,7 @@ class Quarantine:
     def share(self) -> HeldDelivery | None:
         """The delivery that has run alone for so long that others may begin beside it now, if any."""
         alone, now = self._alone, self._clock()
-        if alone is None or now < self._alone_since + _RUNS_ALONE_S:
+        if alone is None or now < self._alone_since + _ALONE_S:
             return None
         self._reopen(now)
         return alone
@@ -84,7 +84,7 @@ class Quarantine:
     def next_at(self) -> float:
         """When `next` or `share` may have another answer, if nothing ends before; infinite for never."""
         if self._alone:
-            return self._alone_since + _RUNS_ALONE_S
+            return self._alone_since + _ALONE_S
         if not self._waiting:
             return math.inf
         return self._held_since + _PATIENCE_S if self.holds_back else self._open_until
