@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with postgresql() as database:
             return run(console, lambda place_: _play(console, place_, database, seconds), shards=1)
     except NotInstalled as missing:
-        parser.error(str(missing))
+        sys.exit(f"demo.outbox: {missing}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Engine, case, delete, func, insert, or_, select, update
+from sqlalchemy import Engine, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
@@ -29,7 +29,7 @@ from lisa_producer.outbox.table import LEASES, ROWS, now_ms
 from lisa_producer.results import BatchResults, PartialSend
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Backlog", "Relay", "read_backlog"]
+__all__ = ["Relay"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ _FIRST_POLL_S = 0.01
 _SLOWER = 1.2
 _RETRY: Final = Backoff(base=0.2, cap=10.0)
 _BATCH_BYTES = 8 * 1024 * 1024
+_STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 
@@ -110,10 +111,14 @@ class Relay(Closing):
         self._woken = threading.Event()
         self._stopped = False
         self._problem = ""
+        self._looked_at = time.monotonic()
 
     @property
     def problem(self) -> str:
         """Why it does not relay now, or not to some topic; "" if it relays everything."""
+        silent_s = time.monotonic() - self._looked_at
+        if silent_s > self._poll_s + _STUCK_S:
+            return f"the database or Redis has not answered for {silent_s:.0f} s"
         waiting = (f"{name}: {topic.problem}" for name, topic in list(self._topics.items()) if topic.problem)
         return self._problem or next(waiting, "")
 
@@ -166,6 +171,7 @@ class Relay(Closing):
 
     def _find_topic_after(self, name: str) -> str:
         """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
+        self._looked_at = time.monotonic()
         with self._engine.connect() as connection:
             return connection.scalar(_NEXT_TOPIC.where(ROWS.c.topic > name)) or ""
 
@@ -282,7 +288,8 @@ class Relay(Closing):
 
         Otherwise the lease says since when the rows that are left may have been sent.
         """
-        values: dict[str, Any] = {"owner": "", "until_ms": 0, "began_ms": None}
+        # In the past; `outbox check` sees when a relay last worked.
+        values: dict[str, Any] = {"owner": "", "until_ms": now_ms() - 1, "began_ms": None}
         if not complete:
             values = {"began_ms": now_ms() - int((time.monotonic() - claim.tried) * 1000) + 1}
         mine = update(LEASES).where(LEASES.c.topic == name, LEASES.c.owner == self._name).values(values)
@@ -323,26 +330,3 @@ class Relay(Closing):
         if reason != self._problem:
             logger.warning("the outbox relays nothing: %s", reason, extra=event("outbox_waits", error=reason))
         self._problem = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The number of rows in the outbox, and their age."""
-
-    waiting: int
-    oldest_s: float
-    """Age of the oldest waiting row; 0 for none."""
-    set_aside: int
-
-
-def read_backlog(engine: Engine) -> Backlog:
-    """Counts the rows. Takes longer the more there are: 0.1 s for a million."""
-    waits = ROWS.c.error.is_(None)
-    query = select(
-        func.count(case((waits, 1))),
-        now_ms() - func.min(case((waits, ROWS.c.created_ms))),
-        func.count(ROWS.c.error),
-    )
-    with engine.connect() as connection:
-        waiting, oldest_ms, set_aside = connection.execute(query).one()
-    return Backlog(waiting, max(0, int(oldest_ms or 0)) / 1000, set_aside)
