@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Engine, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
@@ -33,7 +33,7 @@ __all__ = ["Relay"]
 
 logger = logging.getLogger(__name__)
 
-_FIRST_POLL_S = 0.01
+_FIRST_POLL_S = 0.005
 _SLOWER = 1.2
 _RETRY: Final = Backoff(base=0.2, cap=10.0)
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -159,27 +159,28 @@ class Relay(Closing):
         A topic that Redis does not take waits, and is logged. Raises the errors of the database.
         """
         relayed, name = 0, ""
-        while not self._stopped and (name := self._find_topic_after(name)):
-            topic = self._topics.setdefault(name, _Topic())
-            if time.monotonic() < topic.retry_at or not (claim := self._claim(name, topic.rows)):
-                continue
-            failure = self._carry_out(name, claim)
-            self._finish(name, claim, complete=failure is None)
-            relayed += len(claim.done) + len(claim.aside)
-            self._judge(name, topic, claim, failure)
+        with self._engine.connect() as connection:
+            while not self._stopped and (name := self._find_topic_after(connection, name)):
+                topic = self._topics.setdefault(name, _Topic())
+                if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic.rows)):
+                    continue
+                failure = self._carry_out(name, claim)
+                self._finish(connection, name, claim, complete=failure is None)
+                relayed += len(claim.done) + len(claim.aside)
+                self._judge(name, topic, claim, failure)
         return relayed
 
-    def _find_topic_after(self, name: str) -> str:
+    def _find_topic_after(self, connection: Connection, name: str) -> str:
         """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
         self._looked_at = time.monotonic()
-        with self._engine.connect() as connection:
+        with connection.begin():
             return connection.scalar(_NEXT_TOPIC.where(ROWS.c.topic > name)) or ""
 
-    def _claim(self, name: str, rows: int) -> _Claim | None:
+    def _claim(self, connection: Connection, name: str, rows: int) -> _Claim | None:
         """Takes the lease of a topic and reads its first rows; None while another relay has the lease."""
         asked = time.monotonic()
         try:
-            with self._engine.begin() as connection:
+            with connection.begin():
                 mine = (
                     update(LEASES)
                     .where(LEASES.c.topic == name, or_(LEASES.c.owner == self._name, LEASES.c.until_ms < now_ms()))
@@ -283,7 +284,7 @@ class Relay(Closing):
         fields = event("outbox_row_relayed", topic=name, id=row.message_id, command=row.command, outcome=outcome)
         logger.debug("%s of %s in %s: %s", row.command, row.message_id, name, outcome, extra=fields)
 
-    def _finish(self, name: str, claim: _Claim, *, complete: bool) -> None:
+    def _finish(self, connection: Connection, name: str, claim: _Claim, *, complete: bool) -> None:
         """Deletes what is done, and gives the lease back if all is; nothing if another relay has taken the topic over.
 
         Otherwise the lease says since when the rows that are left may have been sent.
@@ -293,7 +294,7 @@ class Relay(Closing):
         if not complete:
             values = {"began_ms": now_ms() - int((time.monotonic() - claim.tried) * 1000) + 1}
         mine = update(LEASES).where(LEASES.c.topic == name, LEASES.c.owner == self._name).values(values)
-        with self._engine.begin() as connection:
+        with connection.begin():
             if not connection.execute(mine).rowcount:
                 claim.done, claim.aside = [], {}
                 return
