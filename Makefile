@@ -11,7 +11,7 @@ PARALLEL := -n 2
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
-.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark costs instructions chaos simulate check docs format dist clean
+.PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs instructions chaos simulate check docs format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -25,6 +25,9 @@ demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a cha
 
 demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node, and a dashboard; one gateway is killed
 	$(RUN) python -m demo.http $(DEMO)
+
+demo-outbox: .venv/synced ## a shop on PostgreSQL whose relays are killed; each committed row is one message; needs Debian's postgresql
+	PYTHONPATH=tests $(RUN) python -m demo.outbox $(DEMO)
 
 test: .venv/synced ## run all tests but the longest; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PARALLEL) $(PYTEST)
@@ -58,6 +61,9 @@ instructions: .venv/synced ## instructions of each step, compared with benchmark
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
 	$(RUN) python benchmarks/spark_sink.py $(BENCH)
+
+bench-outbox: .venv/synced ## commit to stored, and rows per second of one relay; needs Debian's postgresql
+	PYTHONPATH=tests $(RUN) python benchmarks/outbox.py $(BENCH)
 
 chaos: .venv/synced ## try to break the promises; SEED=… reproduces a run, MINUTES=10, CHAOS="--faults 'kill a worker'"
 	PYTHONPATH=tests $(RUN) python -m chaos --seed '$(SEED)' --minutes $(or $(MINUTES),3) $(CHAOS)

@@ -1,5 +1,6 @@
 """The bridge of Celery in one process: what it sends to Lisa, and what stays with Celery."""
 
+import asyncio
 import secrets
 import threading
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ import pytest
 import redis
 from celery import Celery
 from celery.exceptions import TaskRevokedError
+from celery.schedules import crontab
 from celery.signals import after_task_publish, before_task_publish
 from kombu.exceptions import OperationalError
 
 from lisa_common.celery_task import unpack
 from lisa_consumer import ConsumerSettings
-from lisa_consumer.celery import forwarder
+from lisa_consumer.celery import beat, forwarder
 from lisa_producer import InvalidInput, Producer, ProducerSettings
 from lisa_producer.celery import bridge
 from lisa_testing.live import running_manager
@@ -265,3 +267,69 @@ async def test_the_forwarder_publishes_what_was_stored(
         k: v for k, v in by_celery.properties.items() if k not in varying
     }
     assert 90_000 < int(by_lisa.properties["expiration"]) < int(by_celery.properties["expiration"])
+
+
+async def test_two_beats_publish_one_task_for_each_tick(app: Celery, settings: ProducerSettings, prefix: str) -> None:
+    """Of entries in the configuration and of those that are added; as Celery's own beat would publish them."""
+    second = {"task": "add", "schedule": 1, "args": (1, 2), "options": {"priority": 7, "headers": {"tenant": 7}}}
+    app.conf.beat_schedule = {"each second": second}
+    app.add_periodic_task(timedelta(seconds=1), app.signature("elsewhere", kwargs={"a": 1}), name="other")
+    url = settings.redis_url.get_secret_value()
+    workers = [beat(app, settings=ConsumerSettings(redis_url=url, prefix=prefix)) for _ in range(2)]
+    published: list[Any] = []
+
+    def has_come() -> bool:
+        published.extend(_in_broker(app))
+        return len(published) >= 8
+
+    with running_manager(url, prefix, {}):
+        serving = [asyncio.create_task(worker.serve()) for worker in workers]
+        await wait_until_async(has_come, 30)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*serving)
+    published.extend(_in_broker(app))
+    ids = [message.headers["id"] for message in published]
+    assert len(set(ids)) == len(ids)
+    added = [message for message in published if message.headers["task"] == "add"]
+    assert abs(2 * len(added) - len(published)) <= 1
+    assert [message.payload[:2] for message in added] == [[[1, 2], {}]] * len(added)
+    assert {message.properties["priority"] for message in added} == {7}
+    assert all(message.headers["tenant"] == 7 and message.headers["celery_beat_task"] for message in added)
+    assert published[0].headers["eta"] is None
+
+
+def test_a_beat_keeps_what_celery_means(app: Celery) -> None:
+    """A crontab in the application's time zone, and periods; names that Lisa does not allow stay apart."""
+    app.conf.timezone = "Europe/Berlin"
+    app.conf.beat_schedule = {
+        "a b": {"task": "add", "schedule": crontab(minute="*/20", hour="9-11", day_of_week="mon-fri")},
+        "a/b": {"task": "add", "schedule": crontab(minute=0, hour=0, day_of_month="1,15", month_of_year="*/6")},
+        "c": {"task": "add", "schedule": 2.5},
+    }
+    first, second, third = beat(app)._schedules
+    assert (first.cron, first.tz) == ("0,20,40 9,10,11 * * 1,2,3,4,5", "Europe/Berlin")
+    assert second.cron == "0 0 1,15 1,7 *"
+    assert first.name != second.name
+    assert first.name.startswith("a-b-")
+    assert (third.name, third.every_ms) == ("c", 2500)
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"schedule": 0.5}, "from 1 s"),
+        ({"schedule": crontab(day_of_month=1, day_of_week=1)}, "not both"),
+        ({"schedule": "hourly"}, "no attribute"),
+        ({"schedule": None}, "seconds, a timedelta or a crontab"),
+        ({}, "'schedule'"),
+        ({"schedule": 9, "args": (object(),)}, "not JSON serializable"),
+    ],
+)
+def test_a_beat_refuses_what_lisa_cannot_keep(app: Celery, entry: dict[str, Any], text: str) -> None:
+    """It names the entry."""
+    app.conf.beat_schedule = {"wrong": {"task": "add", **entry}}
+    with pytest.raises(InvalidInput, match=f"^beat_schedule 'wrong' must be an entry that Lisa can keep.*{text}"):
+        beat(app)
+    with pytest.raises(InvalidInput, match="app must be an application of Celery"):
+        beat("shop")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
 from lisa_producer.outbox import Relay
 from lisa_producer.outbox.table import METADATA
-from support.databases import Database, mariadb, postgresql
+from support.databases import Database, NotInstalled, mariadb, postgresql
 
 KINDS = ("postgresql", "mariadb", "sqlite")
 
@@ -25,7 +25,10 @@ def servers() -> Iterator[Callable[[str], Database]]:
 
         def server(kind: str) -> Database:
             if kind not in started:
-                started[kind] = stack.enter_context({"postgresql": postgresql, "mariadb": mariadb}[kind]())
+                try:
+                    started[kind] = stack.enter_context({"postgresql": postgresql, "mariadb": mariadb}[kind]())
+                except NotInstalled as missing:
+                    pytest.skip(str(missing))
             return started[kind]
 
         yield server

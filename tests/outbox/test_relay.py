@@ -10,7 +10,7 @@ from sqlalchemy import Engine, func, select, update
 
 from lisa_producer import Producer, ProducerSettings, State
 from lisa_producer.outbox import Outbox, Relay
-from lisa_producer.outbox.relay import read_backlog
+from lisa_producer.outbox.inspection import read_backlog
 from lisa_producer.outbox.table import ROWS
 from support import Server
 from support.databases import Database

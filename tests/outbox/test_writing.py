@@ -67,6 +67,40 @@ def test_a_commit_sends_and_a_rollback_does_not(
     assert count(engine) == 0
 
 
+@pytest.mark.parametrize("by_driver", [False, True], ids=["sqlalchemy", "driver"])
+def test_many_messages_are_sent_at_once(
+    by_driver: bool,  # noqa: FBT001
+    engine: Engine,
+    producer: Producer,
+    relays: Callable[..., Relay],
+) -> None:
+    """Each with its own options, in their order; an invalid one is refused before any row is written."""
+    outbox = Outbox()
+    messages = [
+        Message(body=1, delay=60),
+        Message(body="two", delay=60, id="order-2", headers={"a": "b"}),
+        Message(body=b"3", delay=60, id="order-2", if_exists="replace"),
+        *(Message(body=n, delay=60) for n in range(200)),
+    ]
+    connection: Any = connected(engine) if by_driver else engine.connect()
+    for wrong in (Message(body=1, delay=-1), {"body": 1}):
+        with pytest.raises(InvalidInput):
+            outbox.send_many(connection, "orders", [*messages, wrong])  # type: ignore[list-item]
+    ids = outbox.send_many(connection, "orders", iter(messages))
+    assert outbox.send_many(connection, "orders", []) == []
+    connection.commit()
+    connection.close()
+    assert len(set(ids)) == 202
+    assert ids[1] == ids[2] == "order-2"
+    relay = relays(engine)
+    assert sum(iter(relay.relay_once, 0)) == 203
+    for id, body in ((ids[0], b"1"), ("order-2", b"3"), (ids[-1], b"199")):
+        found = producer.find("orders", id)
+        assert found
+        assert found.record
+        assert found.record.body == body
+
+
 async def test_sessions_of_asyncio(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
     """They call the outbox by `run_sync`."""
     engine, outbox = create_async_engine(postgres.url), Outbox()

@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB of Debian, as processes of the tests in temporary directories."""
+"""PostgreSQL and MariaDB of Debian, as processes in temporary directories."""
 
 import os
 import pwd
@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from support.ports import reserved_port
 from support.waiting import wait_until
 
-__all__ = ["Database", "mariadb", "postgresql"]
+__all__ = ["Database", "NotInstalled", "mariadb", "postgresql"]
+
+
+class NotInstalled(Exception):
+    """A database is not on this machine."""
 
 
 class Database:
@@ -83,10 +86,10 @@ def _database(user: str, scheme: str) -> Iterator[tuple[Database, Path, int]]:
 
 @contextmanager
 def postgresql() -> Iterator[Database]:
-    """A PostgreSQL of one's own."""
+    """A PostgreSQL of one's own. Raises NotInstalled."""
     programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), default=None)
     if programs is None:
-        pytest.skip("no postgresql on this machine")
+        raise NotInstalled("PostgreSQL is not installed below /usr/lib/postgresql: apt-get install postgresql")
     with _database("postgres", "postgresql+psycopg://postgres@127.0.0.1:{port}/postgres") as (database, home, port):
         data = str(home / "data")
         database.make(
@@ -101,9 +104,9 @@ def postgresql() -> Iterator[Database]:
 
 @contextmanager
 def mariadb() -> Iterator[Database]:
-    """A MariaDB of one's own."""
+    """A MariaDB of one's own. Raises NotInstalled."""
     if not shutil.which("mariadb-install-db"):
-        pytest.skip("no mariadb-server on this machine")
+        raise NotInstalled("MariaDB is not installed: apt-get install mariadb-server")
     with _database("mysql", "mysql+pymysql://lisa@127.0.0.1:{port}/test?charset=utf8mb4") as (database, home, port):
         data, user = str(home / "data"), "mysql" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         options = ["--no-defaults", f"--datadir={data}"]

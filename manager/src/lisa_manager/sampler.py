@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.sharding import Layout
-from lisa_common.observing.catalog import HORIZONS, MAX_TOPICS, OTHER, Kind, Program, metrics_of
-from lisa_common.observing.metrics import printable
+from lisa_common.observing.catalog import HORIZONS, MAX_TOPICS, OTHER, Program
+from lisa_common.observing.prometheus import Values, families_of
 from lisa_manager.admin.queries import list_layouts
 from lisa_manager.admin.status import TopicStatus, read_status_of
 from lisa_manager.admin.traffic import TopicTraffic, read_traffic_of
@@ -24,7 +23,7 @@ from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["Sampler", "families_of"]
+__all__ = ["Sampler"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +40,6 @@ _NAMED = 20
 
 _PATIENCE_S = 1.0
 """Where a node of a Cluster is away, calls that any node may serve go to another one within this time."""
-
-Values = dict[str, dict[tuple[str, ...], float]]
-"""By metric and labels."""
 
 
 class Sampler(Collector):
@@ -62,11 +58,11 @@ class Sampler(Collector):
     def collect(self) -> Iterable[Family]:
         """The latest sample."""
         fresh = time.monotonic() - self._sampled_at < _KEPT * self._interval_s
-        return self._families if fresh else families_of({})
+        return self._families if fresh else families_of(Program.MANAGER, {})
 
     def describe(self) -> Iterable[Family]:
         """The metrics without values."""
-        return families_of({})
+        return families_of(Program.MANAGER, {})
 
     @contextmanager
     def running(self) -> Iterator["Sampler"]:
@@ -105,11 +101,12 @@ class Sampler(Collector):
         self._report(damage)
         # A sum over some of its shards would be taken for the whole topic, and a counter that falls for a restart.
         self._families = families_of(
+            Program.MANAGER,
             _values(
                 [status for status in statuses if status.topic not in damage],
                 [each for each in traffic if each.topic not in damage],
                 own={layout.topic for layout in self._layouts[:MAX_TOPICS]},
-            )
+            ),
         )
         self._sampled_at = time.monotonic()
 
@@ -182,16 +179,3 @@ def _add_garbage_age(values: Values, topic: str, status: TopicStatus) -> None:
     left_s = max(0, status.garbage_retention_ms - status.oldest_garbage_ms) / 1000
     if left_s <= removal_in.get((topic,), left_s):
         removal_in[topic,], age[topic,] = left_s, status.oldest_garbage_ms / 1000
-
-
-def families_of(values: Values) -> list[Family]:
-    """The sampled metrics of the catalog, with these values."""
-    families: list[Family] = []
-    for metric in metrics_of(Program.MANAGER).values():
-        if metric.sampled:
-            kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=metric.labels)
-            for labels, value in values.get(metric.name, {}).items():
-                family.add_metric([*map(printable, labels)], value)
-            families.append(family)
-    return families

@@ -69,7 +69,7 @@ ConfirmOption = Annotated[
 
 
 @program.command()
-@with_settings(ProducerSettings, defaults={"patience_s": 0.0})  # somebody waits at the terminal
+@with_settings(ProducerSettings, defaults={"patience_s": 0.0}, unused=("metrics",))  # somebody waits at the terminal
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False)],
     body: Body = None,
@@ -168,7 +168,7 @@ def _read(read: Callable[[str, str], T], name: str, text: str | None) -> T | Non
 
 
 @program.command()
-@with_settings(ProducerSettings)
+@with_settings(ProducerSettings, unused=("metrics",))
 def load(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Lines of JSON; - for standard input.", show_default=False)

@@ -1,4 +1,4 @@
-"""`lisa-producer outbox run | ddl | status`. The outbox is an extra, which is imported when a command needs it."""
+"""`lisa-producer outbox run | ddl | status | check`. The outbox is an extra, imported when a command needs it."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, sub_commands, with_settings
+from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, sub_commands, with_settings
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_producer.settings import ProducerSettings
@@ -31,6 +31,7 @@ def add_outbox(program: typer.Typer) -> None:
     group.command()(run)
     group.command("ddl")(print_ddl)
     group.command()(status)
+    group.command()(check)
 
 
 @with_settings(ProducerSettings)
@@ -45,16 +46,18 @@ def run(
     """Relays rows to Redis until SIGTERM. Any number of relays may run at once; there is no leader."""
     from lisa_producer.outbox import Relay  # noqa: PLC0415
     from lisa_producer.outbox.engine import opened  # noqa: PLC0415
+    from lisa_producer.outbox.metrics import observed  # noqa: PLC0415
 
+    health = Health()
     with (
         opened(database) as engine,
         Relay(engine, settings=settings, rows=rows, poll=poll_s, lease=lease_s) as relay,
+        observed(settings.metrics, engine, health),
     ):
-        asyncio.run(_run(relay))
+        asyncio.run(_run(relay, health))
 
 
-async def _run(relay: "Relay") -> None:
-    health = Health()
+async def _run(relay: "Relay", health: Health) -> None:
     health.notifies = True
     health.check("outbox", lambda: relay.problem)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -80,7 +83,7 @@ def print_ddl(
 def status(*, database: Database, json: JsonFlag = False) -> None:
     """Counts the rows that wait, and those that were set aside; exits with 1 if any was set aside."""
     from lisa_producer.outbox.engine import opened  # noqa: PLC0415
-    from lisa_producer.outbox.relay import read_backlog  # noqa: PLC0415
+    from lisa_producer.outbox.inspection import read_backlog  # noqa: PLC0415
 
     with opened(database) as engine:
         backlog = read_backlog(engine)
@@ -90,4 +93,23 @@ def status(*, database: Database, json: JsonFlag = False) -> None:
     else:
         say(f"waiting {backlog.waiting}, the oldest for {backlog.oldest_s:.3f} s; set aside {backlog.set_aside}")
     if backlog.set_aside:
+        raise typer.Exit(EXIT_WRONG)
+
+
+def check(*, database: Database, json: JsonFlag = False) -> None:
+    """Looks for missing tables, columns and indexes, rows that were set aside, and rows that no relay works on.
+
+    Exits with 1 if it finds any.
+    """
+    from lisa_producer.outbox.engine import opened  # noqa: PLC0415
+    from lisa_producer.outbox.inspection import find_problems  # noqa: PLC0415
+
+    with opened(database) as engine:
+        problems = find_problems(engine)
+    if json:
+        print_json({"problems": problems})
+    else:
+        for problem in problems or ("the outbox is well",):
+            say(shown(problem))
+    if problems:
         raise typer.Exit(EXIT_WRONG)

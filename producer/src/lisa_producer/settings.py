@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from lisa_common.settings import Settings
+from lisa_common.settings import MetricsAddress, Settings
 
 __all__ = ["ProducerSettings"]
 
@@ -27,3 +27,7 @@ class ProducerSettings(Settings):
         bool,
         Field(description="repeat a send after a lost reply, even if that may send the message twice"),
     ] = False
+    metrics: Annotated[
+        MetricsAddress,
+        Field(description="serve /metrics, /livez and /readyz at this HOST:PORT, with lisa-producer outbox run"),
+    ] = None

@@ -59,7 +59,7 @@ class Metric(NamedTuple):
     values: tuple[str, ...] = ()
     """Values of the only label that are known beforehand: their series exist from the start."""
     sampled: bool = False
-    """Whether a program reads it from the keys periodically; programs count the other metrics as they work."""
+    """Whether a program reads it from what is stored; programs count the other metrics as they work."""
 
 
 _LAGS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
@@ -191,6 +191,17 @@ METRICS: Final = (
         *("lisa_send_seconds", Kind.HISTOGRAM, _PRODUCER, ()),
         "Duration of a send, or of one batch of many messages, until its result or error.",
         _DURATIONS,
+    ),
+    # Sampled from the table of an outbox. All relays of a database export the same values.
+    Metric(
+        *("lisa_outbox_rows", Kind.GAUGE, _PRODUCER, ("state",)),
+        "Rows of the outbox that wait for a relay (waiting), or that Lisa has refused for good (set_aside).",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_outbox_oldest_seconds", Kind.GAUGE, _PRODUCER, ()),
+        "Age of the oldest row that waits for a relay; 0 if there is none.",
+        sampled=True,
     ),
     # What a consumer did.
     Metric(

@@ -13,13 +13,18 @@ from weakref import WeakKeyDictionary
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 from prometheus_client import Metric as Family
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
-from lisa_common.observing.catalog import Kind, Metric
+from lisa_common.observing.catalog import Kind, Metric, Program, metrics_of
+from lisa_common.observing.metrics import printable
 
-__all__ = ["add_families", "collected_from", "default", "forget_gauges", "share_by"]
+__all__ = ["Values", "add_families", "collected_from", "default", "families_of", "forget_gauges", "share_by"]
+
+Values = dict[str, dict[tuple[str, ...], float]]
+"""By metric and labels."""
 
 _lock = threading.Lock()
 _families: dict[str, Any] = {}
@@ -92,6 +97,19 @@ def default() -> CollectorRegistry:
     # Creation times would double the number of series, and say only when this process first counted.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     return prometheus_client.REGISTRY
+
+
+def families_of(program: Program, values: Values) -> list[Family]:
+    """Returns the sampled metrics of a program, with these values."""
+    families: list[Family] = []
+    for metric in metrics_of(program).values():
+        if metric.sampled:
+            kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for labels, value in values.get(metric.name, {}).items():
+                family.add_metric([*map(printable, labels)], value)
+            families.append(family)
+    return families
 
 
 # Several processes share a directory. Each has a number, which its replacement takes over: so nothing that a killed

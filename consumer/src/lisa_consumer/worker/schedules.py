@@ -65,16 +65,26 @@ class DeclaresSchedules:
             raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')
         return self._declaration({"cron": expression, "tz": tz} | options, name, topic)
 
+    def add_schedule(self, topic: str, name: str, **fields: Any) -> None:
+        """Declares a schedule of a topic that has a handler, as `every` and `cron` do; raises InvalidInput.
+
+        The fields are those of `Admin.set_schedule`.
+        """
+        self._schedules.append(self._checked_schedule(topic, name, fields))
+
+    def _checked_schedule(self, topic: str, name: str, fields: dict[str, Any]) -> Schedule:
+        schedule = Schedule.of(stored_fields(fields) | {"topic": topic, "name": name})
+        if any((each.topic, each.name) == (topic, name) for each in self._schedules):
+            raise InvalidInput("schedule", name, "the name of one function only")
+        return schedule.checked(time.time_ns() // 1_000_000)
+
     def _declaration(self, fields: dict[str, Any], name: str | None, of_topic: str | None) -> Decorator[Any]:
         of_handler = {option: fields.pop(option) for option in _OF_HANDLERS if option in fields}
 
         def decorate(handler: H) -> H:
             own = name if name is not None else getattr(handler, "__name__", "")
             topic = own if of_topic is None else of_topic
-            schedule = Schedule.of(stored_fields(fields) | {"topic": topic, "name": own})
-            schedule = schedule.checked(time.time_ns() // 1_000_000)
-            if any((each.topic, each.name) == (topic, own) for each in self._schedules):
-                raise InvalidInput("schedule", own, "the name of one function only")
+            schedule = self._checked_schedule(topic, own, fields)
             registered: H = self.on(topic, **of_handler)(handler)
             self._schedules.append(schedule)
             return registered

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Engine, case, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
@@ -29,14 +29,15 @@ from lisa_producer.outbox.table import LEASES, ROWS, now_ms
 from lisa_producer.results import BatchResults, PartialSend
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Backlog", "Relay", "read_backlog"]
+__all__ = ["Relay"]
 
 logger = logging.getLogger(__name__)
 
-_FIRST_POLL_S = 0.01
+_FIRST_POLL_S = 0.005
 _SLOWER = 1.2
 _RETRY: Final = Backoff(base=0.2, cap=10.0)
 _BATCH_BYTES = 8 * 1024 * 1024
+_STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 
@@ -110,10 +111,14 @@ class Relay(Closing):
         self._woken = threading.Event()
         self._stopped = False
         self._problem = ""
+        self._looked_at = time.monotonic()
 
     @property
     def problem(self) -> str:
         """Why it does not relay now, or not to some topic; "" if it relays everything."""
+        silent_s = time.monotonic() - self._looked_at
+        if silent_s > self._poll_s + _STUCK_S:
+            return f"the database or Redis has not answered for {silent_s:.0f} s"
         waiting = (f"{name}: {topic.problem}" for name, topic in list(self._topics.items()) if topic.problem)
         return self._problem or next(waiting, "")
 
@@ -154,26 +159,28 @@ class Relay(Closing):
         A topic that Redis does not take waits, and is logged. Raises the errors of the database.
         """
         relayed, name = 0, ""
-        while not self._stopped and (name := self._find_topic_after(name)):
-            topic = self._topics.setdefault(name, _Topic())
-            if time.monotonic() < topic.retry_at or not (claim := self._claim(name, topic.rows)):
-                continue
-            failure = self._carry_out(name, claim)
-            self._finish(name, claim, complete=failure is None)
-            relayed += len(claim.done) + len(claim.aside)
-            self._judge(name, topic, claim, failure)
+        with self._engine.connect() as connection:
+            while not self._stopped and (name := self._find_topic_after(connection, name)):
+                topic = self._topics.setdefault(name, _Topic())
+                if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic.rows)):
+                    continue
+                failure = self._carry_out(name, claim)
+                self._finish(connection, name, claim, complete=failure is None)
+                relayed += len(claim.done) + len(claim.aside)
+                self._judge(name, topic, claim, failure)
         return relayed
 
-    def _find_topic_after(self, name: str) -> str:
+    def _find_topic_after(self, connection: Connection, name: str) -> str:
         """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
-        with self._engine.connect() as connection:
+        self._looked_at = time.monotonic()
+        with connection.begin():
             return connection.scalar(_NEXT_TOPIC.where(ROWS.c.topic > name)) or ""
 
-    def _claim(self, name: str, rows: int) -> _Claim | None:
+    def _claim(self, connection: Connection, name: str, rows: int) -> _Claim | None:
         """Takes the lease of a topic and reads its first rows; None while another relay has the lease."""
         asked = time.monotonic()
         try:
-            with self._engine.begin() as connection:
+            with connection.begin():
                 mine = (
                     update(LEASES)
                     .where(LEASES.c.topic == name, or_(LEASES.c.owner == self._name, LEASES.c.until_ms < now_ms()))
@@ -277,16 +284,17 @@ class Relay(Closing):
         fields = event("outbox_row_relayed", topic=name, id=row.message_id, command=row.command, outcome=outcome)
         logger.debug("%s of %s in %s: %s", row.command, row.message_id, name, outcome, extra=fields)
 
-    def _finish(self, name: str, claim: _Claim, *, complete: bool) -> None:
+    def _finish(self, connection: Connection, name: str, claim: _Claim, *, complete: bool) -> None:
         """Deletes what is done, and gives the lease back if all is; nothing if another relay has taken the topic over.
 
         Otherwise the lease says since when the rows that are left may have been sent.
         """
-        values: dict[str, Any] = {"owner": "", "until_ms": 0, "began_ms": None}
+        # In the past; `outbox check` sees when a relay last worked.
+        values: dict[str, Any] = {"owner": "", "until_ms": now_ms() - 1, "began_ms": None}
         if not complete:
             values = {"began_ms": now_ms() - int((time.monotonic() - claim.tried) * 1000) + 1}
         mine = update(LEASES).where(LEASES.c.topic == name, LEASES.c.owner == self._name).values(values)
-        with self._engine.begin() as connection:
+        with connection.begin():
             if not connection.execute(mine).rowcount:
                 claim.done, claim.aside = [], {}
                 return
@@ -323,26 +331,3 @@ class Relay(Closing):
         if reason != self._problem:
             logger.warning("the outbox relays nothing: %s", reason, extra=event("outbox_waits", error=reason))
         self._problem = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The number of rows in the outbox, and their age."""
-
-    waiting: int
-    oldest_s: float
-    """Age of the oldest waiting row; 0 for none."""
-    set_aside: int
-
-
-def read_backlog(engine: Engine) -> Backlog:
-    """Counts the rows. Takes longer the more there are: 0.1 s for a million."""
-    waits = ROWS.c.error.is_(None)
-    query = select(
-        func.count(case((waits, 1))),
-        now_ms() - func.min(case((waits, ROWS.c.created_ms))),
-        func.count(ROWS.c.error),
-    )
-    with engine.connect() as connection:
-        waiting, oldest_ms, set_aside = connection.execute(query).one()
-    return Backlog(waiting, max(0, int(oldest_ms or 0)) / 1000, set_aside)

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -19,7 +20,7 @@ from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.model.record import HEAD_BYTES, VERSION, unpack_record
 from lisa_common.protocol.ids import new_ids
 from lisa_common.validation import GENERATED_SUFFIX, Duration, check_callable, check_id, check_name
-from lisa_producer.message import Message, new_due
+from lisa_producer.message import Message, check_message, new_due
 from lisa_producer.outbox.table import ROWS, dialect_of, now_ms
 
 __all__ = ["Outbox"]
@@ -80,16 +81,13 @@ class Outbox:
 
         A delay counts from this call, by the database's clock. Raises InvalidInput before the row is written.
         """
-        check_name("topic", topic)
-        # A relay that dies repeats its sends, and an id of Lisa's own would not be known after an ack.
-        chosen = new_ids(1)[0].removesuffix(GENERATED_SUFFIX) if id is None and if_exists is None else id
         message = Message(
-            body=coded(body, self._codec),
+            body=body,
             delay=delay,
             at=at,
             at_local=at_local,
             tz=tz,
-            id=chosen,
+            id=id,
             ttl=ttl,
             max_retries=max_retries,
             priority=priority,
@@ -97,13 +95,23 @@ class Outbox:
             key=key,
             if_exists=if_exists,
         )
-        row = _row_of(message)
-        self._write(connection, "send", topic, row, is_shared=id is not None)
-        return str(row["message_id"])
+        return self.send_many(connection, topic, [message])[0]
+
+    def send_many(self, connection: Any, topic: str, messages: Iterable[Message]) -> list[str]:
+        """Sends messages once the transaction commits, by one statement for all. Returns the message ids.
+
+        Raises InvalidInput for the first that is invalid, before any row is written.
+        """
+        check_name("topic", topic)
+        taken = [*map(check_message, messages)]
+        rows = [self._row_of(message) for message in taken]
+        self._write(connection, "send", topic, rows, shared=[message.id for message in taken if message.id is not None])
+        return [str(row["message_id"]) for row in rows]
 
     def cancel(self, connection: Any, topic: str, id: str) -> None:
         """Cancels a message that was not delivered by then, once the transaction commits. Raises InvalidInput."""
-        self._write(connection, "cancel", check_name("topic", topic), {"message_id": check_id(id), "due": "+0"})
+        row = {"message_id": check_id(id), "due": "+0"}
+        self._write(connection, "cancel", check_name("topic", topic), [row], shared=(id,))
 
     def reschedule(
         self, connection: Any, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
@@ -112,15 +120,39 @@ class Outbox:
 
         A delay counts from this call, by the database's clock. Raises InvalidInput.
         """
-        due = new_due(delay, at)
-        self._write(connection, "reschedule", check_name("topic", topic), {"message_id": check_id(id), "due": due})
+        row = {"due": new_due(delay, at), "message_id": check_id(id)}
+        self._write(connection, "reschedule", check_name("topic", topic), [row], shared=(id,))
 
-    def _write(self, connection: Any, command: str, topic: str, row: dict[str, Any], *, is_shared: bool = True) -> None:
+    def _row_of(self, message: Message) -> dict[str, Any]:
+        """Returns what is stored of a message. Raises InvalidInput."""
+        # A relay that dies repeats its sends, and an id of Lisa's own would not be known after an ack.
+        is_new = message.id is None and message.if_exists is None
+        chosen = new_ids(1)[0].removesuffix(GENERATED_SUFFIX) if is_new else message.id
+        outgoing = replace(message, body=coded(message.body, self._codec), id=chosen).outgoing(_ANY_SIZE, "")
+        record = unpack_record(_HEAD + outgoing.content)
+        options = {
+            "ttl_ms": record.ttl_ms,
+            "max_retries": message.max_retries,
+            "priority": message.priority,
+            "headers": dict(record.headers) or None,
+            "if_exists": message.if_exists,
+        }
+        given = json.dumps({name: value for name, value in options.items() if value is not None})
+        return {"message_id": outgoing.id, "due": outgoing.due, "options": given, "body": record.body}
+
+    def _write(
+        self, connection: Any, command: str, topic: str, rows: Sequence[dict[str, Any]], *, shared: Iterable[str]
+    ) -> None:
+        """Writes rows; `shared` are the message ids of which other transactions may write commands."""
+        if not rows:
+            return
         execute, dialect = _executor(connection)
-        if dialect == "postgresql" and is_shared:
-            # The row's id is assigned before the commit: without it, a row could come before one that committed first.
-            execute(_LOCK, {"lock": _lock_of(topic, row["message_id"])})
-        execute(_INSERT, {"options": None, "body": None} | row | {"command": command, "topic": topic})
+        if dialect == "postgresql":
+            # A row's id is assigned before the commit: without it, a row could come before one that committed first.
+            # In one order, so that two calls with the same ids cannot deadlock.
+            for lock in sorted({_lock_of(topic, id) for id in shared}):
+                execute(_LOCK, {"lock": lock})
+        execute(_INSERT, [dict.fromkeys(_VALUES) | row | {"command": command, "topic": topic} for row in rows])
         if self._hint:
             self._hint_after_commit(connection)
 
@@ -144,7 +176,7 @@ def _lock_of(topic: str, id: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _executor(connection: Any) -> tuple[Callable[[Any, dict[str, Any]], object], str]:
+def _executor(connection: Any) -> tuple[Callable[[Any, Any], object], str]:
     """Returns what runs statements on a caller's connection, and its dialect. Raises InvalidInput."""
     if isinstance(connection, Session | scoped_session):
         return connection.execute, connection.get_bind(clause=_INSERT).dialect.name
@@ -157,10 +189,11 @@ def _executor(connection: Any) -> tuple[Callable[[Any, dict[str, Any]], object],
         raise InvalidInput("connection", connection, expected)
     paramstyle = "named" if dialect == "sqlite" and not is_django else "pyformat"
 
-    def execute(statement: Any, values: dict[str, Any]) -> None:
+    def execute(statement: Any, values: Any) -> None:
         cursor = connection.cursor()
         try:
-            cursor.execute(_text_of(statement, dialect, paramstyle), values)
+            run = cursor.executemany if isinstance(values, list) else cursor.execute
+            run(_text_of(statement, dialect, paramstyle), values)
         finally:
             cursor.close()
 
@@ -170,18 +203,3 @@ def _executor(connection: Any) -> tuple[Callable[[Any, dict[str, Any]], object],
 @cache
 def _text_of(statement: Executable, dialect: str, paramstyle: str) -> str:
     return str(statement.compile(dialect=dialect_of(dialect, paramstyle)))  # type: ignore[attr-defined]
-
-
-def _row_of(message: Message) -> dict[str, Any]:
-    """Returns what is stored of a message. Raises InvalidInput."""
-    outgoing = message.outgoing(_ANY_SIZE, "")
-    record = unpack_record(_HEAD + outgoing.content)
-    options = {
-        "ttl_ms": record.ttl_ms,
-        "max_retries": message.max_retries,
-        "priority": message.priority,
-        "headers": dict(record.headers) or None,
-        "if_exists": message.if_exists,
-    }
-    given = json.dumps({name: value for name, value in options.items() if value is not None})
-    return {"message_id": outgoing.id, "due": outgoing.due, "options": given, "body": record.body}

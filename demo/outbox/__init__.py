@@ -1,0 +1,1 @@
+"""The shop of the README with a database, whose relays are killed."""
