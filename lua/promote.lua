@@ -137,10 +137,10 @@ if #due_messages > 0 then
       if score then
         count_due(score, (i - first) / width)
       end
-      -- A score without a fraction is the due time. Converting it to a number and back would take longer than everything
+      -- A score of digits alone is the due time. Converting it to a number and back would take longer than everything
       -- else here.
       score, first = own_score, i
-      due = string.find(score, '.', 1, true) and math.ceil(tonumber(score)) or score
+      due = string.find(score, '[.e]') and string.format('%.0f', math.ceil(tonumber(score))) or score
     end
     local entry = try('XADD', ready, '*', 'id', due_messages[i], 'due', due, 'n', '1')
     if type(entry) == 'table' then

@@ -39,6 +39,7 @@ end
 
 -- Makes a copy ready again, with the attempts that are known.
 local function make_ready(group, due)
+  local due_text, now_text = string.format('%.0f', due), string.format('%.0f', now)
   local record = redis.call('HGET', messages, id)
   if record and sent_by(record, now) ~= record then
     redis.call('HSET', messages, id, sent_by(record, now))
@@ -46,7 +47,7 @@ local function make_ready(group, due)
   if group == '' and is_closed and wait() then
     return
   elseif group == '' then
-    redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
+    redis.call('XADD', ready, '*', 'id', id, 'due', due_text, 'n', 1, 'at', now_text)
     return
   end
   local copy = copy_of(group, id)
@@ -60,7 +61,7 @@ local function make_ready(group, due)
     redis.call('ZADD', retry, now, copy)
   else
     failure.next = redis.call(
-      'XADD', ready, '*', 'id', id, 'due', due, 'n', failure.attempts + 1, 'g', group, 'at', now
+      'XADD', ready, '*', 'id', id, 'due', due_text, 'n', failure.attempts + 1, 'g', group, 'at', now_text
     )
   end
   redis.call('HSET', failures, copy, write_failure(failure))

@@ -25,6 +25,8 @@ end
 local owing = owing_groups()
 local is_closed = redis.call('EXISTS', door) == 1 and is_guarded(read_door(), now)
 
+local now_text = string.format('%.0f', now)
+
 local function replay_to_all(id, due, priority)
   if is_closed then
     redis.call('HDEL', failures, copy_of('', id))
@@ -35,7 +37,7 @@ local function replay_to_all(id, due, priority)
     redis.call('HSET', owed, id, owing)
   end
   redis.call('HDEL', failures, copy_of('', id))
-  redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
+  redis.call('XADD', ready, '*', 'id', id, 'due', string.format('%.0f', due), 'n', 1, 'at', now_text)
 end
 
 local function replay_to(group, id, due, priority)
@@ -46,7 +48,8 @@ local function replay_to(group, id, due, priority)
     failure.next = '-'
     redis.call('ZADD', retry, score_of(now, priority), copy)
   else
-    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'g', group, 'at', now)
+    local due_text = string.format('%.0f', due)
+    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due_text, 'n', 1, 'g', group, 'at', now_text)
   end
   redis.call('HSET', failures, copy, write_failure(failure))
 end

@@ -5,7 +5,8 @@
 -- `failure` says what is known of the copy; `attempts`, `due` and `reason` decide the entry. Writes the failure with
 -- the new entry in it. Returns the error of a stream that takes no more entries.
 local function make_ready_again(of_group, id, failure, at)
-  local fields = { 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', of_group, 'at', at }
+  local due_text, at_text = string.format('%.0f', failure.due), string.format('%.0f', at)
+  local fields = { 'id', id, 'due', due_text, 'n', failure.attempts + 1, 'g', of_group, 'at', at_text }
   if failure.reason == 'isolated' then
     fields[11], fields[12] = 'alone', 1
   end

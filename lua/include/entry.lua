@@ -5,6 +5,7 @@
 --   g      the one group that the entry is for; other groups skip it. Missing on the entry that makes a message ready for all
 --   alone  present if nothing else may run beside this delivery in the same process
 --   at     when a retry, a release or a replay fell due, in ms; missing where it equals `due`
+-- Scripts write times by string.format, because Redis 7.2 writes the number 1800000000000 as "1.8e+12".
 local function fields_of(values)
   local fields = {}
   for i = 1, #values, 2 do

@@ -13,11 +13,11 @@ local function make_ready(fresh, moment)
     end
     return a.position < b.position
   end)
-  local owing = owing_groups()
+  local owing, due_text = owing_groups(), string.format('%.0f', moment)
   for _, message in ipairs(fresh) do
     if owing then
       redis.call('HSET', owed, message.id, owing)
     end
-    redis.call('XADD', ready, '*', 'id', message.id, 'due', moment, 'n', 1)
+    redis.call('XADD', ready, '*', 'id', message.id, 'due', due_text, 'n', 1)
   end
 end

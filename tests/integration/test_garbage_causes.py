@@ -98,7 +98,7 @@ def test_a_summary_counts_by_cause(commands: Commands) -> None:
     }
     narrowed = commands.manager("garbage", "summary", "orders", "--since", "2h", "--error", "money").out
     assert narrowed.splitlines()[1].split()[:2] == ["2", "rejected"]
-    assert commands.manager("garbage", "summary", "orders", "--group", "mail").out == "no such garbage in orders\n"
+    assert commands.manager("garbage", "summary", "orders", "--reason", "nack").out == "no such garbage in orders\n"
 
 
 @pytest.mark.usefixtures("dead")
@@ -204,3 +204,42 @@ def test_a_release_is_a_word(release: str) -> None:
     """It is stored with each failure."""
     with pytest.raises(ValueError, match="release"):
         ConsumerSettings(release=release)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        (("--error", "timeout"), "Delete 2 dead letters of orders for good?"),
+        (("--since", "2h"), "Delete 4 dead letters of orders for good?"),
+        ((), "Delete 5 dead letters of orders for good?"),
+    ],
+)
+def test_a_purge_asks_for_as_many_as_the_filters_select(
+    dead: Queue, commands: Commands, options: tuple[str, ...], asked: str
+) -> None:
+    """Without an answer nothing is deleted."""
+    ran = commands.manager("garbage", "purge", "orders", "--all", *options)
+    assert ran.code != 0
+    assert asked in ran.err
+    assert len(dead.contents().garbage) == 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("garbage", "list", "orders"),
+        ("garbage", "summary", "orders"),
+        ("garbage", "replay", "orders", "--all"),
+        ("garbage", "purge", "orders", "--all"),
+        ("garbage", "purge", "orders", "--all", "--yes"),
+        ("list", "orders", "garbage"),
+        ("list", "orders", "delivered"),
+    ],
+)
+@pytest.mark.usefixtures("dead")
+def test_a_group_that_is_misspelt(commands: Commands, words: tuple[str, ...]) -> None:
+    """The error has the near name, though a group may have no dead letters."""
+    ran = commands.manager(*words, "--group", "biling")
+    assert ran.code == 2
+    assert ran.err.endswith("topic 'orders' has no group 'biling'; did you mean 'billing'?\n")
+    assert commands.manager("garbage", "list", "orders", "--group", "billing", "--error", "none such").code == 0

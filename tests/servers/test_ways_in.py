@@ -1,5 +1,6 @@
 """Providers' ways in: credentials that expire, certificates of other names, and addresses of other networks."""
 
+import asyncio
 import hashlib
 import ssl
 import sys
@@ -16,9 +17,12 @@ from lisa_common.errors import CannotCombine, InvalidInput, LisaError, Unreachab
 from lisa_common.protocol.call import command
 from lisa_common.settings import Settings
 from lisa_common.tls import Tls
-from support import Server
+from lisa_consumer import Consumer, ConsumerSettings, Delivery
+from lisa_producer import AsyncProducer, Producer, ProducerSettings
+from support import Server, wait_until_async
 from support.cluster import cluster
 from support.engines import own_binary
+from support.running import managed, new_worker, working
 from support.sentinel import sentinel_group
 from support.tls import Certificates, tls_server
 from support.twins import InThread
@@ -104,6 +108,57 @@ async def test_credentials_that_do_not_come(
     _store(tokens, "first")
     assert await connection.call(WHO) == b"app"
     await connection.close()
+
+
+@pytest.mark.usefixtures("tokens")
+async def test_a_token_ends_under_all_programs(own_server: Callable[..., Server], tokens: Path) -> None:
+    """The server closes every connection, subscriptions too; messages are in time again, and no call fails.
+
+    The manager looks by itself only once a minute, so that what is in time was announced by a wake.
+    """
+    server = own_server()
+    _set_password(server, "token 0")
+    _store(tokens, "token 0")
+    options: dict[str, Any] = {"redis_url": server.url, "credential_provider": "tokens:current"}
+    worker, handled = new_worker(server.url, "lisa", credential_provider="tokens:current"), set[str]()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.add(delivery.id)
+
+    blocking = Producer(settings=ProducerSettings(**options))
+    producer = AsyncProducer(settings=ProducerSettings(**options))
+    consumer = Consumer("orders", "audit", settings=ConsumerSettings(**options))
+    manager = managed(server.url, "lisa", poll_s=60, quiet_poll_s=60, credential_provider="tokens:current")
+    with blocking, consumer:
+        consumer.read()
+        async with producer, manager, working(worker):
+            await wait_until_async(lambda: _listeners(server) == 1)
+            for number in range(3):
+                await producer.send("orders", b"x", delay=1, id=f"before {number}")
+                _end_tokens(server, tokens, f"token {number + 1}")
+                await producer.send("orders", b"x", delay=0.5, id=f"after {number}")
+                await wait_until_async(lambda: len(handled) % 3 == 2)
+                await asyncio.to_thread(blocking.send, "orders", b"x", delay=0.5, id=f"by a wake {number}")
+                await wait_until_async(lambda number=number: len(handled) == 3 * number + 3)  # type: ignore[misc]
+                audited = set[str]()
+                while len(audited) < 3:
+                    deliveries = await asyncio.to_thread(consumer.read, wait=5)
+                    await asyncio.to_thread(consumer.ack, *deliveries)
+                    audited.update(delivery.id for delivery in deliveries)
+
+
+def _end_tokens(server: Server, tokens: Path, token: str) -> None:
+    """From now on only a new token logs in, and connections of the old one are closed."""
+    _store(tokens, token)
+    _set_password(server, token)
+    with server.client() as admin:
+        admin.execute_command("CLIENT", "KILL", "USER", "app")
+
+
+def _listeners(server: Server) -> int:
+    with server.client() as admin:
+        return int(admin.pubsub_numsub("lisa:wake")[0][1])
 
 
 @pytest.mark.usefixtures("tokens")

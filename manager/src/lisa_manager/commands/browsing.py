@@ -8,7 +8,7 @@ import typer
 from lisa_common.cli import Column, JsonFlag, print_json_list, print_table, say, shown_duration, shown_moment
 from lisa_manager import Admin, ListedMessage, ManagerSettings, State
 from lisa_manager.commands.bodies import excerpt, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened
+from lisa_manager.commands.shared import TopicName, admin_command, opened, require_group
 
 __all__ = ["list_"]
 
@@ -43,18 +43,21 @@ def list_(
             print_json_list(map(_document, listing))
         else:
             print_table(_COLUMNS, map(_row, listing), nothing=f"no messages of {topic} are {state}")
+        if not listing.found:
+            require_group(admin, topic, group)
     if listing.more and not json:
         say(f"there is more; --limit is {limit}", error=True)
 
 
 class _Listing:
-    """Messages page by page, up to a limit; then `more` says whether others are left."""
+    """Messages page by page, up to a limit; then `found` has their number, and `more` says whether others are left."""
 
     def __init__(self, admin: Admin, topic: str, state: str, group: str | None, limit: int) -> None:
         self._admin = admin
         self._place: Any = (topic, state)
         self._group = group
         self._left = limit
+        self.found = 0
         self.more = False
 
     def __iter__(self) -> Iterator[ListedMessage]:
@@ -63,6 +66,7 @@ class _Listing:
             page = self._admin.messages(*self._place, group=self._group, limit=min(self._left, _PAGE), cursor=cursor)
             yield from page.messages
             self._left -= len(page.messages)
+            self.found += len(page.messages)
             cursor = page.cursor
             if cursor is None:
                 return

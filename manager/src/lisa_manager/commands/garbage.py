@@ -23,7 +23,14 @@ from lisa_common.errors import Described, InvalidInput
 from lisa_common.validation import check_id
 from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageCause, GarbageFilter, ManagerSettings
 from lisa_manager.commands.bodies import record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, print_trace, progress_of
+from lisa_manager.commands.shared import (
+    TopicName,
+    admin_command,
+    opened,
+    print_trace,
+    progress_of,
+    require_group,
+)
 
 __all__ = ["list_", "purge", "replay", "summary"]
 
@@ -98,6 +105,8 @@ def list_(
     where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
         garbage = admin.garbage(topic, where, limit=limit, oldest_first=not newest)
+        if not garbage.letters:
+            require_group(admin, topic, group)
         if json:
             print_json_list(_documents(admin, topic, garbage.letters))
             return
@@ -173,6 +182,8 @@ def summary(
     where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
         found = admin.summarize_garbage(topic, where, limit=limit)
+        if not found.causes:
+            require_group(admin, topic, group)
     if json:
         print_json(asdict(found))
         return
@@ -218,6 +229,8 @@ def replay(
             result = admin.replay(topic, ids, where, on_progress=show)
         else:
             result = admin.replay_all(topic, where, on_progress=show)
+        if not ids and not result.done:
+            require_group(admin, topic, group)
     _print_result(result, "replayed", json=json)
 
 
@@ -244,13 +257,20 @@ def purge(
     _check_ids(ids, all_=all_)
     where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
-        messages = f"{len(ids)} messages" if ids else f"up to {admin.count_garbage(topic):,} messages"
-        confirm(f"Delete the dead letters of {messages} of {topic} for good?", yes=yes)
+        if ids:
+            confirm(f"Delete the dead letters of {len(ids)} messages of {topic} for good?", yes=yes)
+        elif not yes:
+            count = admin.count_garbage(topic, where)
+            if not count:
+                require_group(admin, topic, group)
+            confirm(f"Delete {count:,} dead letters of {topic} for good?", yes=False)
         with progress_of("purging") as show:
             if ids:
                 result = admin.purge(topic, ids, where, on_progress=show)
             else:
                 result = admin.purge_all(topic, where, on_progress=show)
+        if not ids and not result.done:
+            require_group(admin, topic, group)
     _print_result(result, "purged", json=json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lisa_common.cli import progress, say, with_settings
-from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic
+from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic, UnknownWorker
 from lisa_common.escaping import shown
 from lisa_common.validation import check_name
 from lisa_manager import Admin, ManagerSettings
@@ -19,6 +19,7 @@ __all__ = [
     "opened",
     "print_trace",
     "progress_of",
+    "require_group",
     "require_topic",
     "warn_of_missing_manager",
 ]
@@ -33,22 +34,27 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", sh
 def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Iterator[Admin]:
     """Yields a client of these settings. Without patience, a command reports at once that the server is away.
 
-    An unknown topic, group or schedule is reported with names that are near.
+    An unknown topic, group, schedule or worker is reported with names that are near.
     """
     with Admin(settings=settings, patience_s=patience_s) as admin:
         try:
             yield admin
-        except (UnknownTopic, UnknownGroup, UnknownSchedule) as error:
+        except _UNKNOWN as error:
             raise LisaError(f"{error}{_suggestion(admin, error)}") from None
 
 
-def _suggestion(admin: Admin, error: UnknownTopic | UnknownGroup | UnknownSchedule) -> str:
+_UNKNOWN = (UnknownTopic, UnknownGroup, UnknownSchedule, UnknownWorker)
+
+
+def _suggestion(admin: Admin, error: UnknownTopic | UnknownGroup | UnknownSchedule | UnknownWorker) -> str:
     """Returns the end of a sentence; "" where no known name is near."""
     known: Iterable[str] = ()
     # The user may not be allowed to list them.
     with suppress(LisaError):
         if isinstance(error, UnknownGroup):
             wanted, known = error.group, [group.group for group in admin.groups(error.topic)]
+        elif isinstance(error, UnknownWorker):
+            wanted, known = error.worker, {worker.name for worker in admin.workers()}
         elif isinstance(error, UnknownSchedule) and error.topic in _topics(admin):
             wanted, known = error.schedule, [each.name for each in admin.list_schedules(error.topic)]
         else:
@@ -65,6 +71,12 @@ def require_topic(admin: Admin, topic: str) -> None:
     """Raises UnknownTopic for a topic that was never declared."""
     if check_name("topic", topic) not in _topics(admin):
         raise UnknownTopic(topic)
+
+
+def require_group(admin: Admin, topic: str, group: str | None) -> None:
+    """Raises UnknownGroup for a group that a topic never had; call it where nothing was found, as it reads much."""
+    if group and all(known.group != check_name("group", group) for known in admin.groups(topic)):
+        raise UnknownGroup(topic, group)
 
 
 def warn_of_missing_manager(admin: Admin) -> bool:
