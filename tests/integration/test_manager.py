@@ -62,6 +62,18 @@ async def test_messages_become_ready_at_their_due_time(
     assert lags[-1] < 1_000, f"median {lags[75]} ms, most {lags[-1]} ms"
 
 
+async def test_messages_gather_for_a_promotion_only_after_many(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer
+) -> None:
+    """Some that fall due one after another become ready one by one, at their times; later ones share a round."""
+    async with managed(redis_url, prefix, **NEVER, resolution_s=1.0):
+        await sender.send("orders", b"x", delay=3_600)
+        await sender.send_many("orders", [Message(body=b"x", delay=1 + n / 50) for n in range(30)])
+        deliveries = await _collect(consumer, 30)
+    assert max(map(_lag_ms, deliveries[:3])) < 500
+    assert len({delivery.due_ms + _lag_ms(delivery) for delivery in deliveries}) <= 15
+
+
 async def test_a_send_wakes_a_sleeping_manager(
     redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer
 ) -> None:

@@ -42,6 +42,19 @@ def test_who_reads_goes_by_what_is_known_while_the_registry_is_away() -> None:
     assert resolved(topics, ["orders"], [b"{}"])[0] != known
 
 
+def test_topics_that_came_one_by_one_are_refreshed_together() -> None:
+    """A read of a hundred topics must not take a round trip for each of them, again and again."""
+    now = 0.0
+    topics, names = Topics("lisa", clock=lambda: now), ["orders", "mail", "invoices"]
+    for count in (1, 2, 3):
+        assert resolved(topics, names[:count], [b"{}"])[1]
+        now += REFRESH_S / 4
+    now += REFRESH_S / 4
+    assert resolved(topics, names, [b"{}"] * 3)[1]
+    now += REFRESH_S * 0.9
+    assert not resolved(topics, names, [])[1]
+
+
 def test_topics_that_do_not_exist_are_forgotten() -> None:
     """A client of a gateway may ask for any name; those that exist stay known."""
     now = 0.0

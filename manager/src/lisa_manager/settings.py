@@ -19,8 +19,8 @@ class ManagerSettings(Settings):
     ] = 500
     resolution_s: Annotated[
         float,
-        Field(ge=0, le=1, description="messages due within this time of each other are promoted together, in seconds"),
-    ] = 0.002
+        Field(ge=0, le=1, description="how far rounds of promotion are apart under load, in seconds"),
+    ] = 0.003
     poll_s: Annotated[
         float,
         Field(ge=0.01, le=60, description="how often a topic with something due soon is checked, in seconds"),

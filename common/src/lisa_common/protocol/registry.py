@@ -269,8 +269,10 @@ class Topics:
             if known is None or now >= known.until:
                 stale.append(name)
         if stale:
+            # Topics that came one by one are asked together from now on, or each would take a round trip of its own.
+            asked = topics if any(before[name] for name in stale) else stale
             try:
-                yield from self._read([check_name("topic", name) for name in stale])
+                yield from self._read([check_name("topic", name) for name in asked])
             except (Unreachable, OutcomeUnknown, Refused):
                 if any(name not in self._known for name in stale):
                     raise

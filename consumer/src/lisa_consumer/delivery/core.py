@@ -136,14 +136,14 @@ class Core:
         Repeats a read whose reply is lost, up to `repeats` times in a row: what it has taken is given back first.
         """
         check_int("limit", limit, 1, MAX_BATCH)
-        deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
+        deadline = self._clock() + (0 if wait is None else duration_ms("wait", wait) / 1000)
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
             yield from self.give_back()
             plan = yield from self._resolve(topics)
-            left_ms = None if deadline is None else math.ceil((deadline - self._clock()) * 1000)
-            wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
+            left_ms = math.ceil((deadline - self._clock()) * 1000)
+            wait_ms = min(left_ms, block_ms) if left_ms > 0 else None
             # All topics share one limit: large messages of one must not hold up small ones of another.
             most = self._records.most_per_request(topics) or MAX_BATCH
             each = max(1, min(limit, most) // plan.widest)
@@ -157,7 +157,7 @@ class Core:
                 yield from self._slow_down(wait_ms / 1000, self._clock() - leased_at)
             result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)
             # There may be more entries behind the skipped ones.
-            if result.batches or (wait_ms is None and not skipped):
+            if result.batches or (not skipped and self._clock() >= deadline):
                 return result
 
     def _slow_down(self, wait_s: float, waited_s: float) -> Flow[None]:

@@ -82,7 +82,7 @@ class Fetcher:
         self._failure = "it has not read yet"
         """Why the latest read failed; "" if it did not."""
         self._fetched = -math.inf
-        """When the latest read brought something, and left nothing behind; minus infinity if it did not."""
+        """When the latest read brought several messages, and left none behind; minus infinity if it did not."""
         self._asked: set[float] = set()
         """When the reads that are under way were sent to the server."""
 
@@ -257,8 +257,9 @@ class Fetcher:
             window.take(count)
             window.limit(self._core.max_per_read(topic))
         self._put(result)
-        # A read that brought as many as it may has left more behind, for which nobody needs to wait.
-        self._fetched = time.monotonic() if 0 < max(counts.values(), default=0) < limit else -math.inf
+        # Messages that come one by one do not wait for others, nor does what a full read has left behind.
+        gathers = counts.total() > 1 and max(counts.values()) < limit
+        self._fetched = time.monotonic() if gathers else -math.inf
         return counts.total()
 
     def _put(self, result: ReadResult) -> None:
@@ -279,7 +280,7 @@ class Fetcher:
             self._marks.take(held)
 
     async def _let_gather(self) -> None:
-        """Waits for more messages after the few of the latest read, if there are many topics."""
+        """Waits for more messages after those of the latest read, if there are many topics."""
         pause_s = self._fetched + min(len(self._windows) * _GATHER_S, _LONGEST_GATHER_S) - time.monotonic()
         if pause_s > _SHORTEST_GATHER_S and not self._burst:
             await asyncio.sleep(pause_s)

@@ -44,6 +44,9 @@ _SLOW_S = 2.0
 _FULL_MS, _MOST_FULL_MS = 20, 640
 """How soon to look again at a topic that has too many messages in flight: ever later while nothing can be promoted."""
 
+_AT_ONCE = 10
+"""So many rounds may follow one another at once; more are kept apart, so that messages gather for a round trip."""
+
 _SOON_S = 10.0
 """A shard with something due within this time is polled often, in case a wake was lost."""
 
@@ -91,13 +94,14 @@ class Promoter:
         """One for each node of a Cluster, or one for the single server."""
         self._woken = asyncio.Event()
         self._listening = False
-        self._was_busy = False
         self._failures: Counter[object] = Counter()
         """Failures of each node since its last answer."""
         self._behind: dict[object, float] = {}
         """Since when a look at each node has been under way, or has failed."""
         self._came_round = math.inf
         """When the loop last looked which shards are due."""
+        self._next_round = -math.inf
+        """When the loop may next look for due messages, if it has done so often of late."""
         self._problems = ProblemLog(logger)
         self._batches = Batches(
             connection, table, table.promotions, settings, logger=logger, job="promote", label="promotion of {}"
@@ -136,9 +140,10 @@ class Promoter:
             await self._woken.wait()
             if timer:
                 timer.cancel()
-        # Promote messages that are due close together in one round trip.
-        await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
-        self._was_busy = False
+        now, resolution_s = self._table.clock(), self._settings.resolution_s
+        self._next_round = max(self._next_round, now - _AT_ONCE * resolution_s)
+        await asyncio.sleep(self._next_round - now)
+        self._next_round += resolution_s
 
     def _left_s(self) -> float | None:
         """Seconds until the next shard is due, by the queue as it is now."""
@@ -233,7 +238,8 @@ class Promoter:
             if METRICS.on:
                 METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
             self._reporter.note_promoted(shard.keys.topic, promoted)
-            self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
+            if promoted.more:
+                self._next_round = -math.inf
             self._plan(shard, promoted.now_ms if promoted.more else _next_look_ms(shard, promoted), now)
             if promoted.count:
                 self._table.trims.hasten(shard.tag, now + self._settings.housekeeping_s)

@@ -33,6 +33,7 @@ from lisa_common.protocol.schedules import (
 )
 from lisa_common.protocol.scheduling import Home, find_home, move, send_page
 from lisa_common.protocol.side_by_side import run_each
+from lisa_manager.admin.queries import chunks
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.existing import existing
 from lisa_manager.jobs.discoverer import Discoverer
@@ -166,13 +167,13 @@ class Ticker:
         """Looks which topics have schedules."""
         layouts = [layout for name, layout in self._discoverer.layouts.items() if name not in self._topics]
         self._scan_at = self._clock() + max(_SCAN_S, len(layouts) / _SCAN_PAGE)
-        homes = [(layout, keys) for layout in layouts for keys in layout.schedule_homes]
-        for at in range(0, len(homes), _SCAN_PAGE):
-            page = homes[at : at + _SCAN_PAGE]
-            found = await self._connection.execute_each([command("EXISTS", keys.of("schedules")) for _, keys in page])
-            self._table.scheduled |= {
-                layout.topic for (layout, _), exists in zip(page, found, strict=True) if exists == 1
-            }
+        topic_of = {keys.of("schedules"): layout.topic for layout in layouts for keys in layout.schedule_homes}
+        for page in chunks(list(topic_of), _SCAN_PAGE):
+            # Mostly none of them exists, and one command tells.
+            (count,) = await self._connection.execute_each([command("EXISTS", *page)])
+            if count != 0:
+                found = await self._connection.execute_each([command("EXISTS", key) for key in page])
+                self._table.scheduled |= {topic_of[key] for key, exists in zip(page, found, strict=True) if exists == 1}
         await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
 
     def _follow_registry(self) -> None:
