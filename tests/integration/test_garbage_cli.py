@@ -79,6 +79,7 @@ def test_replay_makes_ready_again(dead: Queue, commands: Commands) -> None:
     """Named ones, whichever group had them; what is not there is told, and is exit code 1."""
     ran = commands.manager("garbage", "replay", "orders", "first", "second", "nope", "--json")
     assert (ran.code, ran.document) == (1, {"replayed": 2, "unknown": 1})
+    assert ran.err == "not in the garbage: nope\n"
     assert {delivery.id for delivery in dead.read("billing")} == {"first", "second"}
     assert commands.manager("garbage", "replay", "orders", "--all").out == "replayed 1\n"
     assert [(d.id, d.attempt) for d in dead.read("billing")] == [("third", 1)]

@@ -200,6 +200,12 @@ def _interrupted(flow: Flow[Dropped], name: str, deed: Callable[[], object]) -> 
         return cast("Dropped", stop.value)
 
 
+def test_a_list_tells_former_shards(resharded: Layout, commands: Commands) -> None:
+    """As long as they may hold messages."""
+    assert resharded.former
+    assert commands.manager("topic", "list").rows[1] == ["orders", "shards", "2,", "former", "shards", "1"]
+
+
 def test_a_drop_that_is_refused_changes_nothing(orders: Queue, client: redis.Redis, resharded: Layout) -> None:
     """One message in the last shard to be looked at keeps them all, with their groups."""
     before = _state(client, resharded)

@@ -756,6 +756,13 @@ def test_bad_registrations_are_refused(worker: Worker) -> None:
         assert caught.value.field == field
 
 
+@pytest.mark.parametrize("handler", [_generator, _async_generator, partial(_generator), _Class()])
+def test_the_error_of_a_generator_names_the_word(worker: Worker, handler: Any) -> None:
+    """It is one word in a long function, and no type that people know of it."""
+    with pytest.raises(InvalidInput, match=r"^handler must be a function without `yield`, of which a call"):
+        worker.on("orders")(handler)
+
+
 async def test_a_worker_needs_a_handler_and_concurrency_for_each_topic(redis_url: str, prefix: str) -> None:
     """A worker that could do nothing does not begin."""
     with pytest.raises(InvalidInput, match="handler"):

@@ -17,6 +17,7 @@ from lisa_common.collector import spare_collector
 from lisa_common.errors import InvalidSettings, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
 from lisa_gateway.app import app, lifespan
+from lisa_gateway.dashboard import PAGES
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import observed
 from lisa_gateway.settings import GatewaySettings, ListenAddress, parse_listen
@@ -32,6 +33,8 @@ Proxies and clients keep idle connections for up to 60 s, and fail where the gat
 """
 
 _SOON_S = 0.005
+
+_ANY_HOST = ("0.0.0.0", "::")  # noqa: S104 - to recognize it
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -89,8 +92,8 @@ def _server(application: object, settings: GatewaySettings, address: ListenAddre
     )
 
 
-async def _say_listens(address: ListenAddress) -> None:
-    """Logs the address once it takes connections, which Granian tells nobody."""
+async def _say_listens(address: ListenAddress, settings: GatewaySettings) -> None:
+    """Logs the address once it takes connections, which Granian tells nobody, and that of the dashboard."""
     while True:
         try:
             if address.path is None:
@@ -103,6 +106,12 @@ async def _say_listens(address: ListenAddress) -> None:
             writer.close()
             break
     logger.info("gateway listens on %s", address, extra=event("gateway_listens", address=str(address)))
+    if settings.dashboard and address.path is None:
+        host = (
+            "localhost" if address.host in _ANY_HOST else f"[{address.host}]" if ":" in address.host else address.host
+        )
+        url = f"http://{host}:{address.port}{settings.root_path}{PAGES}/"
+        logger.info("the dashboard is at %s", url, extra=event("dashboard_served", url=url))
 
 
 def _signalled() -> "asyncio.Task[bool]":
@@ -120,7 +129,7 @@ def _signalled() -> "asyncio.Task[bool]":
 
 async def _wait_for_server(gateway: Gateway, address: ListenAddress, patience_s: float) -> None:
     """Ends with an error if no server answers in time, or the gateway may not use it; else once it stops."""
-    await _say_listens(address)
+    await _say_listens(address, gateway.settings)
     if await gateway.admin.wait_for_server(gateway.stopping, patience_s=patience_s):
         # It may have gone again, as it may later. But a user without rights is a mistake.
         with suppress(Unreachable, Refused, OutcomeUnknown):

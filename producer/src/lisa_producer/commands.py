@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from lisa_common.cli import (
+    EXIT_INTERRUPTED,
     EXIT_NOT_DONE,
     EXIT_WRONG,
     JsonFlag,
@@ -31,10 +33,11 @@ from lisa_common.errors import Described, InvalidInput, LisaError, NotConfirmed
 from lisa_common.validation import check_name
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
-from lisa_producer.json_lines import Line, load_lines, read_lines
+from lisa_producer.json_lines import Line, read_lines
+from lisa_producer.load import Load
 from lisa_producer.message import Confirm
 from lisa_producer.outbox_commands import add_outbox
-from lisa_producer.results import PartialSend, SendReport, SendResult
+from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["program"]
@@ -175,32 +178,58 @@ def load(
     ],
     *,
     topic: Annotated[str | None, _option("Topic of lines without a topic.", "TOPIC")] = None,
+    resume: Annotated[int, typer.Option(min=1, metavar="LINE", help="Begin with this line.", show_default=False)] = 1,
+    stable_ids: Annotated[
+        bool, typer.Option("--stable-ids", help="Give lines without an id one made of file, line number and content.")
+    ] = False,
     confirm: ConfirmOption = None,
     json: JsonFlag = False,
     settings: ProducerSettings,
 ) -> None:
     """Sends a message for each line: {"topic", "body", "delay" or "at", "id", "ttl", "max_retries", …}.
 
-    An invalid line is reported on stderr, and the others are sent. Run an interrupted load again to finish it: lines
-    with an id are not sent twice.
+    An invalid line is reported on stderr, and the others are sent. Ctrl-C stops once the batch under way is sent, and
+    shows the line to --resume from; a second Ctrl-C stops at once. A load may also be repeated as a whole: lines with
+    an id are not sent twice.
     """
     if topic is not None:
         check_name("topic", topic)
     confirmation = _confirmation(confirm)
-    stopped: LisaError | None = None
-    with (
-        _open(file) as (lines, size),
-        progress("loading", size, in_bytes=True) as step,
-        Producer(settings=settings, confirm=confirmation) as p,
-    ):
-        sender = BulkSender(p, _report_line, step)
-        try:
-            load_lines(sender, _lines(file, lines), topic)
-        except PartialSend as error:
-            stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
-        except LisaError as error:
-            stopped = error
-    _print_report(sender.report, stopped, json=json)
+    source = _source(file) if stable_ids else None
+    stopped: LisaError | KeyboardInterrupt | None = None
+    with _interrupts_restored():
+        with (
+            _open(file) as (lines, size),
+            progress("loading", size, in_bytes=True) as step,
+            Producer(settings=settings, confirm=confirmation) as p,
+        ):
+            loading = Load(BulkSender(p, _report_line, step), topic, first=resume, source=source)
+            signal.signal(signal.SIGINT, loading.interrupt)
+            try:
+                loading.run(_lines(file, lines))
+            except PartialSend as error:
+                stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
+            except (LisaError, KeyboardInterrupt) as error:
+                stopped = error
+        _print_report(loading, stopped, json=json)
+
+
+@contextmanager
+def _interrupts_restored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _source(name: str) -> bytes:
+    """The name of a file for ids of its lines."""
+    path = Path(name)
+    # A pipe has another name each time.
+    if name == "-" or (path.exists() and not path.is_file()):
+        raise InvalidInput("file", name, "a regular file with --stable-ids")
+    return os.fsencode(path.resolve())
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[Line]:
@@ -214,20 +243,36 @@ def _report_line(number: int, error: LisaError) -> None:
     say(f"line {number}: {shown(str(error))}", error=True)
 
 
-def _print_report(report: SendReport, stopped: LisaError | None, *, json: bool) -> None:
+def _print_report(loading: Load, stopped: LisaError | KeyboardInterrupt | None, *, json: bool) -> None:
+    report = loading.report
+    is_interrupted = isinstance(stopped, KeyboardInterrupt)
+    cause = "interrupted" if is_interrupted else str(stopped) if stopped else None
     if json:
-        counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
+        counts: dict[str, Any] = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
         if report.replaced:
             counts["replaced"] = report.replaced
-        print_json(counts | {"stopped": str(stopped) if stopped else None})
+        if cause:
+            counts |= {"resume": loading.next_line, "perhaps_sent_to": loading.last_stored}
+        print_json(counts | {"stopped": cause})
     else:
         replaced = f", replaced {report.replaced}" if report.replaced else ""
         say(f"sent {report.sent}, duplicates {report.duplicates}, failed {report.failed}{replaced}")
-    if stopped:
-        say(f"lisa-producer: stopped before the end: {shown(str(stopped))}", error=True)
-        raise typer.Exit(EXIT_NOT_DONE)
+    if cause:
+        what = cause if is_interrupted else f"stopped before the end: {cause}"
+        say(f"lisa-producer: {shown(what)}; {_rest(loading)}", error=True)
+        raise typer.Exit(EXIT_INTERRUPTED if is_interrupted else EXIT_NOT_DONE)
+    if loading.lines < loading.next_line - 1:
+        raise InvalidInput(
+            "resume", loading.next_line, f"at most {loading.lines + 1}, as there are {loading.lines} lines"
+        )
     if report.failed:
         raise typer.Exit(EXIT_WRONG)
+
+
+def _rest(loading: Load) -> str:
+    first, last = loading.next_line, loading.last_stored
+    doubt = f"; of lines {first} to {last}, those without an id may be sent twice" if last else ""
+    return f"--resume {first} loads the rest{doubt}"
 
 
 @contextmanager

@@ -8,19 +8,19 @@ zone, or ms since 1970. `"if_exists": "replace"` replaces a message of that id w
 or text such as "15m". No name may occur twice in an object.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, BinaryIO
 
 from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.strict_json import strict_json
 from lisa_common.validation import Duration, check_name
-from lisa_producer.bulk import BulkSender
 from lisa_producer.message import Message
 
-__all__ = ["MAX_LINE_BYTES", "Line", "load_lines", "read_line", "read_lines"]
+__all__ = ["MAX_LINE_BYTES", "Line", "read_line", "read_lines"]
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
@@ -48,23 +48,11 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
         yield Line(number, text if whole else None, size)
 
 
-def load_lines(sender: BulkSender[int], lines: Iterable[Line], topic: str | None) -> None:
-    """Sends all lines, with their numbers as keys; `topic` is the default."""
-    for line in lines:
-        try:
-            addressed = read_line(line, topic)
-        except InvalidInput as error:
-            sender.refuse(line.number, error)
-            addressed = None
-        if addressed:
-            sender.add(line.number, *addressed, line.bytes)
-        else:
-            sender.progress(line.bytes)
-    sender.flush()
+def read_line(line: Line, topic: str | None, source: bytes | None = None) -> tuple[str, Message] | None:
+    """Topic and message of a line, None for an empty one. Raises InvalidInput; the producer checks the values.
 
-
-def read_line(line: Line, topic: str | None) -> tuple[str, Message] | None:
-    """Topic and message of a line, None for an empty one. Raises InvalidInput; the producer checks the values."""
+    With `source`, the name of its file, a line without an id gets one that is the same whenever the line is read there.
+    """
     if line.text is None:
         raise InvalidInput("line", ByteCount(line.bytes), f"at most {MAX_LINE_BYTES} bytes")
     if not line.text.strip():
@@ -78,7 +66,15 @@ def read_line(line: Line, topic: str | None) -> tuple[str, Message] | None:
     if named is None:
         raise InvalidInput("line", fields, "a JSON object with a topic, as --topic is not given")
     options = {name: read(name, fields[name]) for name, read in _READERS.items() if fields.get(name) is not None}
+    if source is not None:
+        options.setdefault("id", _id_of(line.number, line.text, source))
     return check_name("topic", named), Message(body=fields["body"], **options)
+
+
+def _id_of(number: int, text: bytes, source: bytes) -> str:
+    """An id that an edited line does not have, nor the same line elsewhere."""
+    digest = sha256(b"%b\0%d\0%b" % (source, number, text.strip()))
+    return f"line-{number}-{digest.hexdigest()[:32]}"
 
 
 def _object(text: bytes) -> dict[str, Any]:

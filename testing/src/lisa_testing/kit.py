@@ -204,6 +204,8 @@ class Lisa:
 
         `delay` and `at` are compared to the millisecond, a body by its JSON unless it is bytes or text.
         """
+        # The report of a failure shows the test, and not this function.
+        __tracebackhide__ = True
         wanted = {"id": id, "delay": delay, "at": at, "headers": headers}
         shown = ", ".join([f"{name}={value!r}" for name, value in wanted.items() if value is not None])
         if body is not _ANY:
@@ -224,6 +226,7 @@ class Lisa:
 
     def assert_not_sent(self, topic: str, **wanted: Any) -> None:
         """Asserts that no message was sent with all given values; see `assert_sent`."""
+        __tracebackhide__ = True
         self.assert_sent(topic, count=0, **wanted)
 
     def _listed(self, topic: str) -> str:

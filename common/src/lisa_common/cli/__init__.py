@@ -19,7 +19,16 @@ from lisa_common.cli.output import (
     shown_moment,
 )
 from lisa_common.cli.parse import DURATION_FORM, read_duration, read_header, read_moment, read_ms
-from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
+from lisa_common.cli.program import (
+    EXIT_FINE,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_DONE,
+    EXIT_WRONG,
+    Declined,
+    confirm,
+    new_program,
+    sub_commands,
+)
 from lisa_common.cli.progress import progress
 from lisa_common.cli.tables import Column
 from lisa_common.cli.waiting import WaitOption, wait_s
@@ -28,6 +37,7 @@ from lisa_common.escaping import shown
 __all__ = [
     "DURATION_FORM",
     "EXIT_FINE",
+    "EXIT_INTERRUPTED",
     "EXIT_NOT_DONE",
     "EXIT_WRONG",
     "Column",

@@ -17,12 +17,21 @@ from lisa_common.errors import LisaError
 from lisa_common.escaping import shown
 from lisa_common.logs import event, is_json
 
-__all__ = ["EXIT_FINE", "EXIT_NOT_DONE", "EXIT_WRONG", "Declined", "confirm", "new_program", "sub_commands"]
+__all__ = [
+    "EXIT_FINE",
+    "EXIT_INTERRUPTED",
+    "EXIT_NOT_DONE",
+    "EXIT_WRONG",
+    "Declined",
+    "confirm",
+    "new_program",
+    "sub_commands",
+]
 
 EXIT_FINE = 0
 EXIT_WRONG = 1
 EXIT_NOT_DONE = 2
-_EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 # Click's base of usage errors, which some versions of typer vendor and others import.
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -80,7 +89,7 @@ class _Program(TyperGroup):
         except LisaError as error:
             lines = str(error).splitlines()
         except typer.Abort:
-            return _EXIT_INTERRUPTED
+            return EXIT_INTERRUPTED
         except _UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()  # type: ignore[attr-defined]

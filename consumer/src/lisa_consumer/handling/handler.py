@@ -15,8 +15,8 @@ from lisa_consumer.handling.batches import BatchSize
 from lisa_consumer.handling.middleware import (
     Middleware,
     check_has_run,
+    check_no_generator,
     is_async,
-    is_generator,
     run_in_thread,
     wrap,
     wrap_async,
@@ -56,7 +56,9 @@ class Route:
     """The handler, if a call takes no more than to await it."""
 
     def __post_init__(self) -> None:
-        if not _is_fit(self.handler):
+        check_no_generator("handler", self.handler)
+        if not callable(self.handler) or inspect.isclass(self.handler):
+            # A class would only make an object.
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):
             raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
@@ -144,13 +146,6 @@ async def _within(timeout_s: float, result: Awaitable[object]) -> object:
         if limit.expired():
             raise TimeoutError(f"the handler took longer than {timeout_s:g} s") from None
         raise
-
-
-def _is_fit(handler: object) -> bool:
-    """Whether a call handles a message: a generator would not run, and a class would only make an object."""
-    if not callable(handler) or inspect.isclass(handler):
-        return False
-    return not is_generator(handler)
 
 
 def _takes_one(handler: Callable[..., object]) -> bool:

@@ -15,8 +15,8 @@ __all__ = [
     "Middleware",
     "check_has_run",
     "check_middleware",
+    "check_no_generator",
     "is_async",
-    "is_generator",
     "run_in_thread",
     "wait_for",
     "wrap",
@@ -35,11 +35,11 @@ handler. What a batch handler gets is a list of deliveries.
 
 def check_middleware(value: object) -> Middleware:
     """A caller's middleware; raises InvalidInput."""
+    check_no_generator("middleware", value)
     if callable(value) and not inspect.isclass(value):
         with suppress(TypeError, ValueError):
             inspect.signature(value, follow_wrapped=False).bind(None, None)
-            if not is_generator(value):
-                return value
+            return value
     raise InvalidInput("middleware", value, "a function that takes a delivery and call_next")
 
 
@@ -48,10 +48,11 @@ def is_async(function: object) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-def is_generator(function: object) -> bool:
-    """Whether a call makes a generator of either kind, and runs nothing."""
+def check_no_generator(field: str, function: object) -> None:
+    """Raises InvalidInput for a function whose call makes a generator of either kind, and runs nothing."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(is_kind(each) for each in (function, type(function).__call__) for is_kind in kinds)
+    if callable(function) and any(is_kind(each) for each in (function, type(function).__call__) for is_kind in kinds):
+        raise InvalidInput(field, function, "a function without `yield`, of which a call would run nothing")
 
 
 def check_has_run(result: object, *, awaited: bool = False) -> Any:

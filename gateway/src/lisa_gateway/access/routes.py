@@ -59,6 +59,8 @@ _SEND, _CONSUME, _ADMIN, _VIEW = (Role.SEND,), (Role.CONSUME,), (Role.ADMIN,), (
 _TABLE: Mapping[Rule, tuple[str, ...]] = {
     Rule(Scope.PUBLIC): (
         *("/livez", "/readyz", "/health/live", "/health/ready"),
+        # It leads browsers to the dashboard, which asks who they are.
+        "/",
         *("/camellia/health/status", "/camellia/health/check"),
     ),
     Rule(Scope.CALLER): ("GET /v1/openapi.json", "/dashboard", "/dashboard/static/{name}"),

@@ -14,7 +14,7 @@ PAGES = "/dashboard"
 
 
 def dashboard_routes(gateway: Gateway) -> list[Route | Mount]:
-    """All pages, below `PAGES`. Raises MissingExtra."""
+    """All pages, below `PAGES`, to which "/" leads. Raises MissingExtra."""
     try:
         from lisa_gateway.dashboard.application import application  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -26,4 +26,4 @@ def dashboard_routes(gateway: Gateway) -> list[Route | Mount]:
         # Links are relative to the directory of the pages, which ends in a slash; a proxy may have cut a prefix.
         return RedirectResponse(f"{PAGES.removeprefix('/')}/")
 
-    return [Route(PAGES, to_directory), Mount(PAGES, app=application(gateway))]
+    return [Route("/", to_directory), Route(PAGES, to_directory), Mount(PAGES, app=application(gateway))]

@@ -95,6 +95,8 @@ class BulkResult:
     the waiting set meanwhile, by `CancelOutcome`."""
     stopped: bool = False
     """Whether `on_progress` ended it early."""
+    unknown: Sequence[str] = field(default=(), compare=False)
+    """The ids that were named, and are not in the garbage."""
 
 
 def selector_of(where: GarbageFilter) -> Flow[Selector]:
@@ -176,7 +178,7 @@ def _run(bulk: "_Bulk", prefix: str, topic: str, ids: Sequence[str] | None, wher
     except StopBulk:
         stopped = True
     failed = {name: number for name, number in sorted(bulk.outcomes.items()) if name != bulk.done and number}
-    return BulkResult(bulk.outcomes[bulk.done], failed, stopped)
+    return BulkResult(bulk.outcomes[bulk.done], failed, stopped, bulk.unknown)
 
 
 @dataclass(slots=True)
@@ -187,6 +189,7 @@ class _Bulk:
     verb: _Verb
     on_progress: OnProgress | None
     outcomes: Counter[str] = field(default_factory=Counter)
+    unknown: Sequence[str] = ()
 
     def on_named(self, layout: Layout, ids: Sequence[str], selector: Selector) -> Flow[None]:
         """Works on the dead letters of these messages."""
@@ -201,6 +204,7 @@ class _Bulk:
                 missing += unknown
             self._report(total - len(missing), total)
         self.outcomes["unknown"] += len(missing)
+        self.unknown = missing
 
     def on_all(self, layout: Layout, selector: Selector) -> Flow[None]:
         """Works on all selected dead letters, oldest first. Leaves out those that die meanwhile, so it ends."""

@@ -17,6 +17,7 @@ from lisa_common.cli import (
     print_table,
     read_duration,
     say,
+    shown,
     shown_moment,
 )
 from lisa_common.errors import Described, InvalidInput
@@ -287,5 +288,7 @@ def _print_result(result: BulkResult, done: str, *, json: bool) -> None:
         print_json(counts)
     else:
         say(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    for id in result.unknown:
+        say(f"not in the garbage: {shown(id)}", error=True)
     if result.failed:
         raise typer.Exit(EXIT_WRONG)

@@ -33,13 +33,17 @@ def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
 _HIDDEN = {"limits_revision", "own"}
 """Fields that say nothing of the topic's treatment."""
 
+_FORMER = {"former", "drained"}
+
 
 def _document(policy: Policy) -> dict[str, Any]:
     return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set - _HIDDEN)}
 
 
 def _shown_policy(policy: Policy) -> str:
-    return shown_fields(policy.model_dump(include=policy.model_fields_set - _HIDDEN)) or "defaults"
+    fields = shown_fields(policy.model_dump(include=policy.model_fields_set - _HIDDEN - _FORMER))
+    draining = [str(count) for at, count in enumerate(policy.former) if at not in policy.drained]
+    return ", ".join(filter(None, (fields, draining and f"former shards {' and '.join(draining)}"))) or "defaults"
 
 
 @admin_command
