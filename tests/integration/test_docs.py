@@ -20,6 +20,7 @@ _PAGES = (
     "docs/from-apscheduler.md",
     "docs/from-bullmq.md",
     "docs/from-dyno-queues.md",
+    "docs/from-rabbitmq.md",
     "docs/from-redisson.md",
     "docs/from-rq-arq-dramatiq.md",
     "docs/from-sidekiq.md",
