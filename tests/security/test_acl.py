@@ -52,7 +52,7 @@ from lisa_manager import (
 )
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
-from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.history_writer import HistoryWriter
 from lisa_manager.jobs.presence import Presence
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.resharding import close_former
@@ -499,7 +499,7 @@ async def _write_history(server: Server, admin: Connection) -> None:
     settings = ManagerSettings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
     layout = Layout(PREFIX, OURS, Policy())
     async with AsyncConnection.of(settings, name="lisa-manager") as connection:
-        await Historian(connection, settings, lambda: {OURS: layout}).turn()
+        await HistoryWriter(connection, settings, lambda: {OURS: layout}).turn()
         presence = Presence(connection, PREFIX)
         await presence.turn()
         await presence.end()
