@@ -208,7 +208,7 @@ async def test_damaged_policies_stop_nobody(site: Site, sender: AsyncProducer) -
 
 def test_commands(commands: Commands) -> None:
     """`policy set`, `list`, `explain` and `drop`, as an operator uses them."""
-    commands.manager("topic", "set", "orders.eu", "--max-retries", "9")
+    commands.manager("topic", "create", "orders.eu", "--max-retries", "9")
     ran = commands.manager("policy", "set", "orders.*", "--ttl", "60s", "--max-retries", "3", "--priority", "10")
     assert ran.out == "orders.*: max_retries 3, ttl 1m; 1 topics changed, in force everywhere within 10 s\n"
     ran = commands.manager("policy", "set", "*", "--cap", "--max-retries", "5", "--message-priority", "7")
