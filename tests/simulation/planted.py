@@ -169,8 +169,8 @@ _ALL = (
         "The former shards take new messages until they are drained.",
         "manager/src/lisa_manager/resharding.py",
         "    yield [producing.close_shard(keys, []) for keys in before.shards]\n    if policy.is_limited:\n"
-        "        yield from set_doors(prefix, topic)\n    yield from _reconcile_groups",
-        "    if policy.is_limited:\n        yield from set_doors(prefix, topic)\n    yield from _reconcile_groups",
+        "        yield from apply_limits(prefix, topic)\n    yield from _reconcile_groups",
+        "    if policy.is_limited:\n        yield from apply_limits(prefix, topic)\n    yield from _reconcile_groups",
     ),
     Plant(
         "a dead letter under another id",

@@ -14,9 +14,9 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import dropped_mark, mark_drop, store_policy
 from lisa_common.protocol.replies import numbers
-from lisa_manager.doors import set_doors
 from lisa_manager.existing import existing_as_stored
 from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.topic_limits import apply_limits
 
 __all__ = ["Dropped", "drop_topic"]
 
@@ -60,7 +60,7 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
             if gone.shards and layout.policy.is_limited:
-                yield from set_doors(prefix, topic)
+                yield from apply_limits(prefix, topic)
             return Dropped(done=False, messages=gone.messages, schedules=gone.schedules, made_again=len(gone.shards))
         now = yield server_time()
         mark = dropped_mark(now, layout)
