@@ -125,7 +125,7 @@ _ALL = (
     Plant(
         "one more in flight",
         "A topic with max_in_flight has one more than that.",
-        "lua/include/passage.lua",
+        "lua/include/limit_room.lua",
         "local free, is_near = free_places(limits.in_flight)",
         "local free, is_near = free_places(limits.in_flight + 1)",
     ),
