@@ -14,7 +14,7 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import dropped_mark, mark_drop, store_policy
 from lisa_common.protocol.replies import numbers
-from lisa_manager.existing import existing_as_stored
+from lisa_manager.require_topic import require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 from lisa_manager.topic_limits import apply_limits
 
@@ -56,7 +56,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
 
 def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
     while True:
-        layout, stored = yield from existing_as_stored(prefix, topic)
+        layout, stored = yield from require_stored_topic(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
             if gone.shards and layout.policy.is_limited:

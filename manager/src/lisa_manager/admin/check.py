@@ -13,7 +13,7 @@ from lisa_common.protocol.replies import fields_of
 from lisa_manager.admin.audit import audit
 from lisa_manager.admin.missing import complete_groups, missing_groups
 from lisa_manager.admin.problem import Kind, Problem, Step
-from lisa_manager.admin.queries import chunks, existing, list_layouts
+from lisa_manager.admin.queries import chunks, list_layouts, require_topic
 from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
@@ -75,7 +75,7 @@ def check_topics(
 
     A topic that cannot be read is a finding, and does not keep the others from being checked.
     """
-    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from require_topic(prefix, topic))]
     shards = [keys for layout in layouts for keys in layout.served]
     findings: list[Finding] = []
     messages = undecided = 0
@@ -175,7 +175,7 @@ def check_limits(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     try:
         suspects = yield from wrong_shards(layout)
         if suspects:
-            layout = yield from existing(layout.prefix, layout.topic)
+            layout = yield from require_topic(layout.prefix, layout.topic)
             suspects = [keys for keys in (yield from wrong_shards(layout)) if keys in suspects]
         if mend and suspects:
             yield from apply_limits(layout.prefix, layout.topic)

@@ -7,7 +7,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.queries import existing, first_error
+from lisa_manager.admin.queries import first_error, require_topic
 from lisa_manager.shard_groups import groups
 
 __all__ = ["ConsumerStatus", "list_consumers"]
@@ -28,7 +28,7 @@ class ConsumerStatus:
 
 def list_consumers(prefix: str, topic: str) -> Flow[list[ConsumerStatus]]:
     """All consumers, by group and name. One command for each group of each shard. Raises UnknownTopic."""
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     infos = yield Each(groups(keys) for keys in layout.served)
     first_error(infos)
     pairs = [

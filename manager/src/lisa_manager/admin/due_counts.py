@@ -10,7 +10,7 @@ from lisa_common.model.scores import PARKED_MS, whole_ms
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int
-from lisa_manager.admin.queries import chunks, existing, first_error, scored
+from lisa_manager.admin.queries import chunks, first_error, require_topic, scored
 
 __all__ = ["DueCounts", "read_due_counts"]
 
@@ -65,7 +65,7 @@ def read_due_counts(prefix: str, topic: str, start_ms: int | None, end_ms: int |
     for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
         if value is not None:
             check_int(name, value, 0, _LAST_MS)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     now: int = yield server_time()
     shards = layout.served
     ends = yield from _read([call for keys in shards for call in _ends(keys)])

@@ -22,7 +22,7 @@ from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_int, check_name
 from lisa_manager.admin.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
-from lisa_manager.admin.queries import entries, existing
+from lisa_manager.admin.queries import entries, require_topic
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 
@@ -96,7 +96,7 @@ def list_messages(
     if cursor is not None:
         # A wrong cursor is refused before the server is asked.
         read_cursor(cursor, state)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     segments = yield from segments_of(layout, state, group)
     messages: list[ListedMessage] = []
     for segment, start in remaining(segments, cursor, state):
