@@ -9,7 +9,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, lending
-from lisa_common.protocol.call import Call, Each, Flow
+from lisa_common.protocol.call import Call, Flow, IndependentCalls
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.lending import Loan
 from lisa_common.validation import Duration, check_id, duration_ms
@@ -128,7 +128,7 @@ class LendingFlows(Core):
         notes = [
             self._note(settlements[at], keys, lent) for at, keys, lent in found if settlements[at].note and lent.record
         ]
-        replies = (yield Each([*notes, *calls]))[len(notes) :] if calls else []
+        replies = (yield IndependentCalls([*notes, *calls]))[len(notes) :] if calls else []
         drops: list[Call[Any]] = []
         for items, reply in zip(by_kind.values(), replies, strict=True):
             results = [reply] * len(items) if isinstance(reply, LisaError) else reply
@@ -139,7 +139,7 @@ class LendingFlows(Core):
                 if not isinstance(outcome, LisaError) and outcome not in (AckOutcome.STALE, NackOutcome.STALE):
                     drops.append(lending.drop_loan(keys, self.group, settlements[at].id))
         if drops:
-            yield Each(drops)
+            yield IndependentCalls(drops)
         return outcomes
 
     def _settlement_call(
@@ -170,7 +170,7 @@ class LendingFlows(Core):
             for keys in shards
             for call in (lending.read_loan(keys, self.group, id), lending.lent_record(keys, id))
         ]
-        replies = iter((yield Each(calls)) if calls else [])
+        replies = iter((yield IndependentCalls(calls)) if calls else [])
         results: list[tuple[ShardKeys, Lent] | LisaError | None] = []
         for shards in homes:
             result: tuple[ShardKeys, Lent] | LisaError | None = None

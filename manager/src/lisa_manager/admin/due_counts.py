@@ -7,7 +7,7 @@ from typing import Any, Final
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.scores import PARKED_MS, whole_ms
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int
 from lisa_manager.admin.queries import chunks, first_error, require_topic, scored
@@ -114,7 +114,7 @@ def _read(calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
     """The results of these calls. Raises their first error."""
     results: list[Any] = []
     for some in chunks(calls, _AT_ONCE):
-        results += yield Each(some)
+        results += yield IndependentCalls(some)
     if error := first_error(results):
         raise error
     return results

@@ -69,7 +69,7 @@ def scored(flat: Any) -> list[tuple[str, float]]:
 
 
 def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError | None:
-    """The first error among the results of `Each`. Unless `partial`, raises one that every call to the server meets.
+    """Returns the first error among results of calls. Unless `partial`, raises one that every call to the server meets.
 
     `partial` is for readers of a Cluster that do without the shards of a node that is away.
     """
