@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from chaos.history import Ended, Fault, StartMark, now
+from chaos.history import Begun, Ended, Fault, now
 from chaos.kinds import CRASH
 from chaos.load import Plan as Body
 from chaos.load import plan_of, sending_of
@@ -186,7 +186,7 @@ class Programs:
     def _handle(self, delivery: Delivery) -> bool:
         place = list(delivery.place)
         failed = plan_of(delivery.body).what in ("failall", "reject")
-        self._history.write(StartMark(now(), delivery.group, place))
+        self._history.write(Begun(now(), delivery.group, place))
         self._history.write(Ended(now(), delivery.group, place, "as told" if failed else ""))
         return not failed
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from chaos.history import Asked, Ended, Event, Left, Letter, Read, Sent, Settled, Settling, StartMark, Told
+from chaos.history import Asked, Begun, Ended, Event, Left, Letter, Read, Sent, Settled, Settling, Told
 from simulation.clock import BOOT_US
 
 __all__ = ["tell"]
@@ -42,8 +42,8 @@ class _Teller:
                 yield f"{self._ops[event.op]}: {outcome} {error}".rstrip()
             case Read():
                 yield from self._read(event)
-            case StartMark() | Ended() if (event.group, *event.place) in self._places:
-                what = "begins" if isinstance(event, StartMark) else f"ends {event.error}".rstrip()
+            case Begun() | Ended() if (event.group, *event.place) in self._places:
+                what = "begins" if isinstance(event, Begun) else f"ends {event.error}".rstrip()
                 yield f"the handler of {self._places[event.group, *event.place]} {what}"
             case Settling():
                 yield from self._settling(event)
