@@ -43,12 +43,12 @@ local function take_due(zset, prepare)
   if not is_known then
     is_known = true
     if redis.call('EXISTS', door) == 1 then
-      --@include door, passage
+      --@include door, limit_room
       passing = read_door()
-      passing.spend, passing.room, why_held = spend, passage(passing, now)
+      passing.spend, passing.room, why_held = spend, limit_room(passing, now)
       most_messages, most_retries = shares(passing.room, limit, now)
       if passing.per_key then
-        --@include admit
+        --@include key_admission
         passing.admit = admit
         -- A key of another type fails here, before anything has changed.
         redis.call('HLEN', messages)
@@ -153,7 +153,7 @@ end
 local due_retries, next_retry = take_due(retry)
 local returned = 0
 if #due_retries > 0 then
-  --@include again, budget, failure, record
+  --@include budget, failure, record, requeue
   -- The failure to assume for a copy without a readable one. It has had at least one delivery.
   local function first_failure(id, due)
     local limits = read_record(redis.call('HGET', messages, id) or '')

@@ -26,7 +26,7 @@
 -- ARGV[9] limit      number  at most so many deliveries
 -- returns  { next cursor, number reclaimed to retry, to garbage, no longer owed, released, ms until the first lease with a
 --          length of its own ends or -1, number of expired ones in garbage }; the cursor is "0-0" after the last
---@include again, clock, entry, fail, failure, give_back, held, lease, wake, wake_unparked
+--@include clock, entry, fail, failure, give_back, held, lease, requeue, wake, wake_unparked
 local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
 math.randomseed(seed)

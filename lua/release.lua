@@ -14,7 +14,7 @@
 -- ARGV[5] shut_ms    number  shut the door for so many ms; 0 to leave it
 -- ARGV[6...] entry, id, attempt, due per delivery
 -- returns  { number of deliveries done, from the first on, number given back }
---@include again, budget, clock, failure, give_back, record, shut, wake
+--@include budget, clock, failure, give_back, record, requeue, shut, wake
 local now = clock(now_ms)
 local COMMANDS = 6
 local done, released = 0, 0

@@ -2,7 +2,7 @@
 -- Needs the key: door.
 --
 -- Its fields:
---   limits  what the policy sets for this shard, as JSON; `lisa_common.model.door` writes it
+--   limits  what the policy sets for this shard, as JSON; `lisa_common.model.limits` writes it
 --   spent   ms: tokens of the rate are spent up to this time
 --   shut    ms: nothing becomes ready before this time, because a handler asked for that
 --   held    1 while a promotion waits until a delivery ends

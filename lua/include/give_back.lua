@@ -1,6 +1,6 @@
 -- Gives back copies that were not handled.
 -- Needs the keys: ready, failures, retry, door.
---@include again, door, failure, record
+--@include door, failure, record, requeue
 local is_closed
 
 -- Makes a copy ready again, as `make_ready_again` does. Where the topic has a door, it has to pass that again: then it

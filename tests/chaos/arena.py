@@ -36,7 +36,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.keys import topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_manager.doors import set_doors
+from lisa_manager.topic_limits import apply_limits
 from support.engines import binary
 from support.ports import reserved_port
 from support.processes import Process
@@ -161,7 +161,7 @@ class Arena:
         self.admin.hset(topics_key(PREFIX), FOREIGN, Policy().dump())
         with Connection(self.server.url, name="operator", timeout_s=5) as connection:
             for topic in (METERED, KEYED):
-                connection.run(set_doors(PREFIX, topic))
+                connection.run(apply_limits(PREFIX, topic))
         self._stack.callback(self.network.close)
         self.network.start()
         self.network.narrow(_SLOW, _SLOW_BYTES_PER_S)

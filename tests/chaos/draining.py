@@ -13,7 +13,7 @@ from lisa_common.model.keys import ShardKeys, copy_of, history_key, managers_key
 from lisa_common.model.record import unpack_record
 from lisa_common.model.sharding import Layout
 from lisa_manager.admin.check import check
-from lisa_manager.admin.queries import existing
+from lisa_manager.admin.queries import require_topic
 
 __all__ = ["Room", "audit", "is_drained", "keys_left", "owed_to", "unfinished", "write_left", "write_letters"]
 
@@ -97,7 +97,7 @@ def _undelivered(admin: Any, keys: ShardKeys, group: str) -> Iterator[str]:
 def audit(room: Room, connection: Connection, topic: str) -> int:
     """Promise 9: every message is in one place. Each finding is a problem. Returns the number of messages."""
     messages = 0
-    for keys in connection.run(existing(PREFIX, topic)).served:
+    for keys in connection.run(require_topic(PREFIX, topic)).served:
         report = connection.run(check(keys, mend=False))
         messages += report.messages
         for finding in report.findings:

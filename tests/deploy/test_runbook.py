@@ -1,19 +1,23 @@
-"""The runbook has a section for each alert, and the commands of the pages exist."""
+"""The runbook has a section for each alert, and its commands run."""
 
+import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from lisa_manager import AsyncAdmin
 from lisa_manager.monitoring import read_alerts
+from support import Server
 from support.commands import Commands
+from support.documents import read_blocks
+from support.running import managed
 
-DOCS = Path(__file__).parents[2] / "docs"
-RUNBOOK = (DOCS / "runbook.md").read_text("utf-8")
+RUNBOOK = (Path(__file__).parents[2] / "docs/runbook.md").read_text("utf-8")
 ALERTS = [rule for group in yaml.safe_load(read_alerts())["groups"] for rule in group["rules"]]
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
-COMMAND = re.compile(r"(?:^|`)(lisa-manager [^`\n]+)", re.MULTILINE)
 
 
 def test_each_alert_has_its_section_in_order() -> None:
@@ -29,15 +33,17 @@ def test_an_alert_leads_to_what_it_means_where_to_look_and_what_to_do(alert: dic
     assert positions == sorted(positions)
 
 
-@pytest.mark.parametrize(
-    "line",
-    sorted({line for page in ("runbook", "deploy") for line in COMMAND.findall((DOCS / f"{page}.md").read_text())}),
-)
-def test_a_command_exists_with_its_options(line: str) -> None:
-    """By its help."""
-    words = line.split()[1:]
-    options = [word for word in words if word.startswith("--")]
-    path = [word for word in words[:2] if word.islower() and not word.startswith("-")]
-    help_ = Commands("redis://localhost:1", "lisa").manager(*path, "--help", COLUMNS="300")
-    assert help_.code == 0, help_.err
-    assert [option for option in options if f"{option} " not in help_.out] == []
+async def test_the_commands_run_as_printed(own_server: Callable[..., Server]) -> None:
+    """On a server with a topic and a group of the names that the page uses, where nothing is wrong."""
+    server = own_server(appendonly="yes", save="", maxmemory_policy="noeviction")
+    run = Commands(server.url, "lisa").manager
+    commands = [command for block in read_blocks(RUNBOOK) for command, _ in block.commands]
+    assert len(commands) > 10
+    async with managed(server.url, "lisa"), AsyncAdmin(server.url) as admin:
+        await admin.create_topic("TOPIC")
+        await admin.create_group("TOPIC", "GROUP")
+        for command in commands:
+            name, *words = command.split()
+            assert name == "lisa-manager"
+            done = await asyncio.to_thread(run, *words)
+            assert done.code == 0, (command, done.out, done.err)

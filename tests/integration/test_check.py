@@ -11,8 +11,8 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.record import pack_content
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin.audit.snapshot import look, read_snapshot, repair
 from lisa_manager.admin.check import Report, check
-from lisa_manager.admin.snapshot import look, read_snapshot, repair
 from support.commands import Commands
 from support.queue import Queue
 
@@ -243,8 +243,8 @@ def _output_bytes(info: bytes) -> int:
 
 def test_a_busy_topic_raises_no_false_alarm(orders: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While messages are sent, delivered, retried and acked, no check finds anything."""
-    monkeypatch.setattr("lisa_manager.admin.snapshot.PAGE", 10)
-    monkeypatch.setattr("lisa_manager.admin.snapshot._RECORDS", 10)
+    monkeypatch.setattr("lisa_manager.admin.audit.snapshot.PAGE", 10)
+    monkeypatch.setattr("lisa_manager.admin.audit.snapshot._RECORDS", 10)
     orders.join("billing", "mail")
     stop = Event()
     trafficker = Thread(target=_traffic, args=(orders, redis_url, stop))

@@ -13,39 +13,59 @@ from support.documents import Page, run_embedded, run_page
 
 ROOT = Path(__file__).parents[2]
 
-
+_PAGES = (
+    "README.md",
+    "common/README.md",
+    "consumer/README.md",
+    "docs/from-apscheduler.md",
+    "docs/from-bullmq.md",
+    "docs/from-dyno-queues.md",
+    "docs/from-rabbitmq.md",
+    "docs/from-redisson.md",
+    "docs/from-rq-arq-dramatiq.md",
+    "docs/from-sidekiq.md",
+    "docs/from-sqs.md",
+    "docs/operations.md",
+    "docs/schedules.md",
+    "manager/README.md",
+    "producer/README.md",
+)
 _LONG = ("docs/how-to.md", "docs/observability.md", "docs/workers.md")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.long) for page in _LONG)])
-def test_examples_run_as_printed(
-    page: str, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every example of the page runs, and prints what the page says."""
+@pytest.fixture
+def server(own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server for a page, whose examples in Python run in this process."""
+    started = own_server(appendonly="yes", save="")
     monkeypatch.chdir(tmp_path)
-    # Python examples run in this process, which has counted for other tests.
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LISA_REDIS_URL", started.url)
+    # This process has counted for other tests.
     for family in prometheus._families.values():
         if family._labelnames:
             family.clear()
-    assert run_page(ROOT / page, tmp_path, own_server(appendonly="yes", save="")) > 3
+    return started
 
 
-@pytest.mark.long
-def test_the_pages_of_the_packages_run_as_printed(
-    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that a package index shows, one after another on one server."""
-    monkeypatch.chdir(tmp_path)
-    server = own_server(appendonly="yes", save="")
-    for name in ("common", "producer", "consumer", "manager"):
-        assert run_page(ROOT / name / "README.md", tmp_path, server) > 0
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*_PAGES, *(pytest.param(page, marks=pytest.mark.long) for page in _LONG)])
+def test_examples_run_as_printed(page: str, server: Server, tmp_path: Path) -> None:
+    """Every example of the page runs, and prints what the page says."""
+    assert run_page(ROOT / page, tmp_path, server)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # results outlive the server
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery
+def test_the_page_for_those_from_celery_runs_as_printed(server: Server, tmp_path: Path) -> None:
+    """With a worker of Celery and a forwarder as processes."""
+    assert run_page(ROOT / "docs/from-celery.md", tmp_path, server)
 
 
 @pytest.mark.slow
 def test_the_quick_start_needs_no_server() -> None:
     """From two files and three commands to a handled message; installed are what they need, and nothing is missing."""
-    assert run_embedded(ROOT / "README.md", "Start", Path(sys.executable).parent) == 5
+    assert run_embedded(ROOT / "README.md", Path(sys.executable).parent, section="Start") == 5
     start = (ROOT / "README.md").read_text("utf-8").split("\n## Start\n")[1].split("\n## ")[0]
     assert start.index("pip install") < start.index("lisa-manager run") < start.index("lisa-producer send")
     for name in ("lisa/producer[cli]", "lisa/manager", "lisa/consumer[cli]", "lisa/common[embedded]"):
@@ -61,36 +81,6 @@ def test_the_lines_of_a_log_must_come_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_on_schedules_runs_as_printed(
-    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its examples in Python run in this process."""
-    server = own_server(appendonly="yes", save="")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LISA_REDIS_URL", server.url)
-    assert run_page(ROOT / "docs/schedules.md", tmp_path, server) >= 5
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # results outlive the server
-@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery
-def test_the_page_for_those_from_celery_runs_as_printed(
-    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a worker of Celery and a forwarder as processes."""
-    server = own_server(appendonly="yes", save="")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("LISA_REDIS_URL", server.url)
-    assert run_page(ROOT / "docs/from-celery.md", tmp_path, server) >= 7
-
-
-def test_operating_from_python_runs_as_printed(
-    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The example of the operations page."""
-    server = own_server(appendonly="yes", save="")
-    monkeypatch.chdir(tmp_path)
-    # The example runs in this process.
-    monkeypatch.setenv("LISA_REDIS_URL", server.url)
-    assert run_page(ROOT / "docs/operations.md", tmp_path, server, section="Operate from Python") == 1
+def test_the_tutorial_needs_no_server() -> None:
+    """From an empty folder to a message that is rejected and purged."""
+    assert run_embedded(ROOT / "docs/tutorial.md", Path(sys.executable).parent)

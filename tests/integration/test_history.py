@@ -18,8 +18,8 @@ from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
 from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.history import Sample
-from lisa_manager.jobs import historian as module
-from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs import history_writer as module
+from lisa_manager.jobs.history_writer import HistoryWriter
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
@@ -31,7 +31,7 @@ TOPICS = [f"topic-{number:02}" for number in range(24)]
 
 
 class Turns:
-    """A historian, and its clock: real time would skip intervals on a busy machine."""
+    """A history writer, and its clock: real time would skip intervals on a busy machine."""
 
     def __init__(self, server: Server, prefix: str, connection: AsyncConnection, admin: AsyncAdmin) -> None:
         self.client = server.client()
@@ -39,15 +39,15 @@ class Turns:
         self._admin = admin
         layouts = {topic: Layout(prefix, topic, Policy()) for topic in TOPICS}
         settings = ManagerSettings(redis_url=server.url, prefix=prefix, history_s=INTERVAL_MS / 1_000)
-        self._historian = Historian(connection, settings, lambda: layouts)
-        self.reporter = Reporter(connection, prefix, self._historian)
+        self._history_writer = HistoryWriter(connection, settings, lambda: layouts)
+        self.reporter = Reporter(connection, prefix, self._history_writer)
         self.now_ms = round(time.time() * 1_000)
         self._connection = connection
 
     async def turn(self) -> None:
         """A turn in the next interval."""
         self.now_ms += INTERVAL_MS
-        await self._historian.turn()
+        await self._history_writer.turn()
 
     async def events(self) -> dict[str, TopicEvents]:
         """What the reporter publishes in its next turn."""
@@ -60,7 +60,7 @@ class Turns:
         raise AssertionError("the subscription ended")
 
     async def drop(self, topic: str) -> None:
-        """Drops a topic and its messages; the historian is not told."""
+        """Drops a topic and its messages; the history writer is not told."""
         await self._admin.drop_topic(topic, force=True)
 
     async def samples(self) -> dict[str, list[Sample]]:
@@ -91,7 +91,7 @@ async def turns(
     producer: AsyncProducer,  # noqa: ARG001 - its topics
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Turns]:
-    """A historian that has not begun."""
+    """A history writer that has not begun."""
     settings = ManagerSettings(redis_url=server.url, prefix=prefix)
     async with (
         AsyncConnection.of(settings, name="lisa-manager") as connection,

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from lisa_common.errors import InvalidInput, QueueFull
-from lisa_common.model.door import limits_of
 from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.limits import limits_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Worker

@@ -18,8 +18,8 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow
 from lisa_consumer import Delivery
 from lisa_manager import AsyncAdmin
-from lisa_manager.doors import read_limits
 from lisa_manager.resharding import close_former, reshard
+from lisa_manager.topic_limits import read_limits
 from lisa_producer import (
     AsyncProducer,
     CancelOutcome,

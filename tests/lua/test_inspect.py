@@ -1,8 +1,8 @@
 """inspect: all that is known of one message."""
 
 from lisa_common.protocol.call import command
-from lisa_manager.admin.evidence import Copy, Evidence
-from lisa_manager.admin.snapshot import Look, look, read_snapshot
+from lisa_manager.admin.audit.evidence import Copy, Evidence
+from lisa_manager.admin.audit.snapshot import Look, look, read_snapshot
 from support.queue import Queue
 
 

@@ -1,9 +1,9 @@
 """repair: steps are taken together, and only if nothing has changed since the look."""
 
 from lisa_common.protocol.call import command
-from lisa_manager.admin.evidence import Evidence
-from lisa_manager.admin.problem import Step
-from lisa_manager.admin.snapshot import look, repair
+from lisa_manager.admin.audit.evidence import Evidence
+from lisa_manager.admin.audit.problem import Step
+from lisa_manager.admin.audit.snapshot import look, repair
 from support.queue import EPOCH_MS, Queue
 
 

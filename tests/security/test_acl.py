@@ -33,7 +33,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, jobs, managing, paging, producing, workers
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.managers import find_absence
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
@@ -52,7 +52,7 @@ from lisa_manager import (
 )
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
-from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.history_writer import HistoryWriter
 from lisa_manager.jobs.presence import Presence
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.resharding import close_former
@@ -362,7 +362,7 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
     queue.send("begun")
     queue.send("marked")
     begun, *_, marked = queue.read(group, "worker~")
-    queue.mark(Begun.YES, marked)
+    queue.mark(StartMark.YES, marked)
     queue.advance(500)
     queue.extend("worker~", begun)
     queue.advance(500)
@@ -499,7 +499,7 @@ async def _write_history(server: Server, admin: Connection) -> None:
     settings = ManagerSettings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
     layout = Layout(PREFIX, OURS, Policy())
     async with AsyncConnection.of(settings, name="lisa-manager") as connection:
-        await Historian(connection, settings, lambda: {OURS: layout}).turn()
+        await HistoryWriter(connection, settings, lambda: {OURS: layout}).turn()
         presence = Presence(connection, PREFIX)
         await presence.turn()
         await presence.end()

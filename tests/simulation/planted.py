@@ -125,7 +125,7 @@ _ALL = (
     Plant(
         "one more in flight",
         "A topic with max_in_flight has one more than that.",
-        "lua/include/passage.lua",
+        "lua/include/limit_room.lua",
         "local free, is_near = free_places(limits.in_flight)",
         "local free, is_near = free_places(limits.in_flight + 1)",
     ),
@@ -169,8 +169,8 @@ _ALL = (
         "The former shards take new messages until they are drained.",
         "manager/src/lisa_manager/resharding.py",
         "    yield [producing.close_shard(keys, []) for keys in before.shards]\n    if policy.is_limited:\n"
-        "        yield from set_doors(prefix, topic)\n    yield from _reconcile_groups",
-        "    if policy.is_limited:\n        yield from set_doors(prefix, topic)\n    yield from _reconcile_groups",
+        "        yield from apply_limits(prefix, topic)\n    yield from _reconcile_groups",
+        "    if policy.is_limited:\n        yield from apply_limits(prefix, topic)\n    yield from _reconcile_groups",
     ),
     Plant(
         "a dead letter under another id",

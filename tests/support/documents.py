@@ -7,6 +7,8 @@
 - Of a `sh` block, each line that begins with `$ ` is started in the background, until the page ends; with ` & ` between
   them, several commands of a line are.
 - The lines of a `log` block must appear among what the background prints, soon and in this order.
+- Blocks of any other language are shown to readers only, and so are parts of a page that no test runs:
+  `tests/unit/test_code_blocks.py` lists them.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,17 +30,44 @@ from typing import Any
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["Page", "run_embedded", "run_page"]
+__all__ = ["Block", "Page", "read_blocks", "run_embedded", "run_page"]
 
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w/]+\.(?:py|toml|jsonl))\n")
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
+    """One block of code, without its indentation; `line` is the first line of its text in the page."""
+
     language: str
     text: str
     line: int
+
+    @property
+    def file(self) -> str | None:
+        """Returns the name of the file that the block is."""
+        named = _FILE.match(self.text) if self.language in {"python", "toml"} else None
+        return named and named[1]
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Returns the commands of the block, each with what it must print."""
+        return list(_commands(self.text)) if self.language in {"console", "sh"} else []
+
+    def is_run(self, before: "Block | None") -> bool:
+        """Returns whether a page runs, writes or compares the block, which comes after another one."""
+        if self.language == "text":
+            return before is not None and before.language == "python" and not before.file
+        return bool(self.language in {"python", "log"} or self.file or self.commands)
+
+
+def read_blocks(page: str) -> list[Block]:
+    """Returns all blocks of a page."""
+    return [
+        Block(match[2], textwrap.dedent(match[3]), page.count("\n", 0, match.start()) + 2)
+        for match in _BLOCK.finditer(page)
+    ]
 
 
 class Page:
@@ -54,7 +84,7 @@ class Page:
     def run(self) -> int:
         """Runs the page; raises AssertionError when it prints something else. Returns the number of examples."""
         try:
-            return self._run(list(self._blocks()))
+            return self._run(read_blocks(self._path.read_text("utf-8")))
         finally:
             for process in self._background:
                 process.send_signal(signal.SIGTERM)
@@ -62,29 +92,33 @@ class Page:
             # A program that got SIGTERM before it handled signals has ended as well.
             assert set(codes) <= {0, -signal.SIGTERM}, f"{self._path.name}: {codes}\n{self._output()}"
 
-    def _run(self, blocks: list[_Block]) -> int:
+    def _run(self, blocks: list[Block]) -> int:
         count = 0
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            named = _FILE.match(block.text) if block.language in {"python", "toml"} else None
-            if named:
+            if block.file:
                 count += 1
-                (self._directory / named[1]).write_text(block.text, "utf-8")
+                self._write(block, self._directory / block.file)
             elif block.language == "python":
                 count += 1
                 wanted = following.text if following and following.language == "text" else ""
                 self._compare(block.line, wanted, self._python(block))
             elif block.language == "console":
-                for command, wanted in _commands(block.text):
+                for command, wanted in block.commands:
                     count += 1
                     self._compare(block.line, wanted, self._shell(command))
             elif block.language == "sh":
-                for line, _ in _commands(block.text):
+                for line, _ in block.commands:
                     for command in line.removesuffix("&").split(" & "):
                         count += 1
                         self._start(command)
             elif block.language == "log":
                 self._await_log(block.text)
         return count
+
+    def _write(self, block: Block, path: Path) -> None:
+        if block.language == "python":
+            compile(block.text, str(path), "exec")
+        path.write_text(block.text, "utf-8")
 
     def _start(self, command: str) -> None:
         with (self._directory / "background.log").open("ab") as log:
@@ -112,12 +146,7 @@ class Page:
     def _has_printed(self, line: str, begin: int) -> bool:
         return line in self._output()[begin:]
 
-    def _blocks(self) -> Iterator[_Block]:
-        page = self._path.read_text("utf-8")
-        for match in _BLOCK.finditer(page):
-            yield _Block(match[1], match[2], page.count("\n", 0, match.start()) + 2)
-
-    def _python(self, block: _Block) -> str:
+    def _python(self, block: Block) -> str:
         printed = io.StringIO()
         # Empty lines in front, so that a traceback names the line of the page.
         code = compile("\n" * (block.line - 1) + block.text, str(self._path), "exec")
@@ -153,8 +182,8 @@ def _commands(text: str) -> Iterator[tuple[str, str]]:
         yield command, wanted
 
 
-def run_page(path: Path, directory: Path, server: Server, *, section: str = "") -> int:
-    """Runs the examples of a page, or of one section, in a directory, against a server, beside a manager.
+def run_page(path: Path, directory: Path, server: Server) -> int:
+    """Runs the examples of a page in a directory, against a server, beside a manager.
 
     Returns how many there were.
     """
@@ -162,8 +191,7 @@ def run_page(path: Path, directory: Path, server: Server, *, section: str = "") 
     settings = {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
     # The pages use the default URL; the server of the test has another.
     copy = directory / path.name
-    text = _section(path.read_text("utf-8"), section)
-    copy.write_text(text.replace("redis://localhost:6379", server.url), "utf-8")
+    copy.write_text(path.read_text("utf-8").replace("redis://localhost:6379", server.url), "utf-8")
     with subprocess.Popen(["lisa-manager", "run"], env=settings, cwd=directory) as manager:
         try:
             with server.client() as client:
@@ -174,8 +202,11 @@ def run_page(path: Path, directory: Path, server: Server, *, section: str = "") 
             assert manager.wait(10) == 0
 
 
-def run_embedded(path: Path, section: str, programs: Path) -> int:
-    """Runs the examples of a section that bring their own server, with the programs of a directory."""
+def run_embedded(path: Path, programs: Path, *, section: str = "") -> int:
+    """Runs the examples of a page, or of one section, that bring their own server, with the programs of a directory.
+
+    Returns how many there were.
+    """
     # Names of sockets are short, and directories of tests are not.
     with TemporaryDirectory(prefix="lisa") as name:
         directory = Path(name)

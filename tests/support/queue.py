@@ -11,10 +11,10 @@ from typing import Any
 
 from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery, Entry
-from lisa_common.model.door import limits_of
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.key import KEY_HEADER
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.limits import limits_of
 from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import LIMIT_FIELDS, Policy
 from lisa_common.model.record import VERSION, pack_content
@@ -24,11 +24,11 @@ from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import AbortOutcome, Promoted, Reclaimed, Swept, Trimmed
-from lisa_common.protocol.marking import Begun, mark
+from lisa_common.protocol.marking import StartMark, mark
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
-from lisa_manager.doors import read_limits
+from lisa_manager.topic_limits import read_limits
 
 __all__ = ["EPOCH_MS", "PAUSE_MS", "STEADY", "Contents", "GroupState", "Queue", "ends_in", "outgoing"]
 
@@ -276,7 +276,7 @@ class Queue:
         kept: list[bool] = self._do(call)
         return kept
 
-    def mark(self, begun: Begun, *deliveries: Delivery, consumer: str = "worker~") -> bool:
+    def mark(self, begun: StartMark, *deliveries: Delivery, consumer: str = "worker~") -> bool:
         """Marks deliveries of one group as begun, or not, with leases that begin now."""
         entries = [delivery.entry for delivery in deliveries]
         call = mark(self.keys, deliveries[0].group, consumer, [entry.entry for entry in entries], begun)

@@ -9,9 +9,9 @@ import pytest
 from lisa_common.model.delivery import Entry
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Head
-from lisa_manager.admin.audit import audit
-from lisa_manager.admin.evidence import Copy, Evidence, GroupState
-from lisa_manager.admin.problem import Kind
+from lisa_manager.admin.audit.evidence import Copy, Evidence, GroupState
+from lisa_manager.admin.audit.problem import Kind
+from lisa_manager.admin.audit.rules import audit
 
 DUE, NOW = 1_000, 5_000
 NONE: dict[str, GroupState] = {}

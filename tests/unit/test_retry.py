@@ -8,7 +8,7 @@ import pytest
 
 from lisa_common.client.retry import PipelineRetry
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, ServerError, Unreachable
-from lisa_common.protocol.call import Call, Each, command, units
+from lisa_common.protocol.call import Call, IndependentCalls, command, units
 
 SEND: Call[Any] = command("HSET", "k", repeatable=False)
 READ: Call[Any] = command("HGET", "k")
@@ -92,7 +92,7 @@ def test_patience_has_no_end_of_its_own() -> None:
 
 def test_of_calls_of_several_callers_each_has_its_own_error() -> None:
     """What must not be made again, or is too late, is a result: it ends no other call."""
-    calls = Each([SEND, READ, READ])
+    calls = IndependentCalls([SEND, READ, READ])
     retry = PipelineRetry(calls, [OutcomeUnknown("broke"), Refused("full"), ServerError("bad")], math.inf)
     assert retry.left == [READ]
     assert [type(result) for result in retry.results] == [OutcomeUnknown, Refused, ServerError]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.side_by_side import run_each
 
 
@@ -21,7 +21,7 @@ def _run(flow: Flow[Any]) -> tuple[Any, list[Sequence[Call[Any]]]]:
             step = flow.send(sent)
         except StopIteration as stop:
             return stop.value, trips
-        assert isinstance(step, Each)
+        assert isinstance(step, IndependentCalls)
         trips.append(step)
         sent = [Refusal("no") if call.args[0] == "REFUSE" else call.args[0] for call in step]
 
@@ -44,7 +44,7 @@ def test_the_calls_of_a_round_travel_together() -> None:
 
 
 def test_an_error_ends_its_own_flow_only() -> None:
-    """Unless the flow handles it; in a pipeline of `Each` an error is a result."""
+    """Unless the flow handles it; in a pipeline of `IndependentCalls` an error is a result."""
     refused = command("REFUSE")
 
     def patient() -> Flow[str]:
@@ -54,7 +54,7 @@ def test_an_error_ends_its_own_flow_only() -> None:
             return str((yield command("B")))
         return ""
 
-    results, _ = _run(run_each([_steps(refused), patient(), _steps(Each([refused]))]))
+    results, _ = _run(run_each([_steps(refused), patient(), _steps(IndependentCalls([refused]))]))
     assert isinstance(results[0], Refusal)
     assert results[1] == "B"
     assert isinstance(results[2][0][0], Refusal)

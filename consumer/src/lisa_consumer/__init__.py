@@ -24,8 +24,8 @@ from lisa_consumer.handling.middleware import Middleware
 from lisa_consumer.handling.processes import ProcessDied
 from lisa_consumer.handling.retries import Exponential, Fixed
 from lisa_consumer.handling.wishes import RateLimited, Reject, Retry, Snooze
+from lisa_consumer.lending.flows import Lent, Note
 from lisa_consumer.lending.lender import AsyncLender
-from lisa_consumer.lending.lending_core import Lent, Note
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.worker import Worker
 

@@ -12,6 +12,7 @@ from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, Resc
 from lisa_common.protocol.registry import Topic
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.async_client import AsyncAdmin
+from lisa_manager.admin.audit.problem import Kind, Problem
 from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
 from lisa_manager.admin.cancel_many import WaitingFilter
 from lisa_manager.admin.check import CheckReport, Finding
@@ -26,7 +27,6 @@ from lisa_manager.admin.history import Lags, Sample
 from lisa_manager.admin.listing import ListedMessage, MessagePage
 from lisa_manager.admin.operations import Operation, new_operation_id
 from lisa_manager.admin.patterns import Explained, PatternChange
-from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
 from lisa_manager.admin.schedule_sends import Backfilled

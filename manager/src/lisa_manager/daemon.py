@@ -26,10 +26,10 @@ from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
-from lisa_manager.jobs.doorkeeper import Doorkeeper
 from lisa_manager.jobs.drainer import Drainer
-from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.history_writer import HistoryWriter
 from lisa_manager.jobs.idle_expirer import IdleExpirer
+from lisa_manager.jobs.limits_repairer import LimitsRepairer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.pattern_keeper import PatternKeeper
 from lisa_manager.jobs.presence import Presence
@@ -126,8 +126,8 @@ class Manager:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._table = ShardTable(settings.prefix, fallback_s=settings.poll_s)
-        self._historian = Historian(self._connection, settings, lambda: self._discoverer.layouts)
-        self._reporter = Reporter(self._connection, settings.prefix, self._historian)
+        self._history_writer = HistoryWriter(self._connection, settings, lambda: self._discoverer.layouts)
+        self._reporter = Reporter(self._connection, settings.prefix, self._history_writer)
         self._reclaimer = Reclaimer(self._connection, self._table, settings, self._reporter)
         self._trimmer = Trimmer(self._connection, self._table, settings)
         self._sweeper = Sweeper(self._connection, self._table, settings, self._reporter)
@@ -144,7 +144,7 @@ class Manager:
         self._drainer = Drainer(self._connection, self._discoverer)
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._ticker = Ticker(self._connection, self._table, self._discoverer, settings)
-        self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
+        self._limits_repairer = LimitsRepairer(self._connection, self._discoverer)
         self._pattern_keeper = PatternKeeper(self._connection, self._discoverer, settings.prefix)
         self._slot_keeper = SlotKeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
@@ -233,13 +233,13 @@ class Manager:
             _Turns("drain", self._settings.discover_s, 1, self._drainer.turn),
             _Turns("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
             _Turns("tick", housekeeping_s, _MOST_TURNS, self._ticker.turn),
-            _Turns("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
+            _Turns("limits", self._settings.discover_s, 1, self._limits_repairer.turn),
             _Turns("patterns", self._settings.discover_s, 1, self._pattern_keeper.turn),
             _Turns("slots", self._settings.discover_s, 1, self._slot_keeper.turn),
             _Turns("scripts", _SCRIPTS_S, 1, self._loader.turn),
             _Turns("report", _REPORT_S, 1, self._reporter.turn),
             _Turns("presence", RENEW_S, 1, self._presence.turn),
-            _Turns("history", self._settings.history_s, 1, self._historian.turn),
+            _Turns("history", self._settings.history_s, 1, self._history_writer.turn),
             _Turns("gauges", _GAUGES_S, 1, self._gauges),
         ]
         intervals = dict.fromkeys(each.seconds for each in turns)

@@ -16,7 +16,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import store_policy, with_revision
 from lisa_common.protocol.side_by_side import run_each
-from lisa_manager.doors import set_doors
+from lisa_manager.topic_limits import apply_limits
 
 __all__ = ["Resolved", "apply_patterns", "is_stale"]
 
@@ -81,9 +81,9 @@ def _apply(prefix: str, topics: Collection[str], changed: set[str], failed: dict
     outcomes: list[bool] = yield [call for _, call in writes]
     done = [topic for (topic, _), is_done in zip(writes, outcomes, strict=True) if is_done]
     changed.update(done)
-    doors = [topic for topic in done if topic in limited]
-    errors = yield from run_each([set_doors(prefix, topic) for topic in doors])
-    failed.update((topic, error) for topic, error in zip(doors, errors, strict=True) if error is not None)
+    relimited = [topic for topic in done if topic in limited]
+    errors = yield from run_each([apply_limits(prefix, topic) for topic in relimited])
+    failed.update((topic, error) for topic, error in zip(relimited, errors, strict=True) if error is not None)
     return [topic for (topic, _), is_done in zip(writes, outcomes, strict=True) if not is_done]
 
 

@@ -12,8 +12,8 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
 from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
-from lisa_manager.doors import revised, set_doors, write_doors
 from lisa_manager.shard_groups import drop_in_shard, group_names
+from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
 __all__ = ["CONTENTS", "close_former", "known_in_former", "reshard", "restore_layout"]
 
@@ -65,7 +65,7 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
         joined |= yield from _take_over_groups(before, after)
         if policy.is_limited:
             # The former shards give up a part of their shares before the new ones get any message.
-            yield from write_doors(after)
+            yield from write_limits(after)
         if (yield store_policy(prefix, topic, stored, after.policy)):
             break
     present, _ = yield from _read(prefix, topic)
@@ -74,7 +74,7 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
         raise OutcomeUnknown(f"the server has lost the new layout of {topic}; reshard it again")
     yield [producing.close_shard(keys, []) for keys in before.shards]
     if policy.is_limited:
-        yield from set_doors(prefix, topic)
+        yield from apply_limits(prefix, topic)
     yield from _reconcile_groups(before, after, joined)
     return before, after
 
@@ -170,7 +170,7 @@ def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list
     removed = yield store_policy(prefix, topic, stored, Policy.of(fields))
     if removed and layout.policy.is_limited:
         # The shares of the former shards are free.
-        yield from set_doors(prefix, topic)
+        yield from apply_limits(prefix, topic)
     return [len(layout.former[number]) for number in drained] if removed else []
 
 

@@ -14,9 +14,9 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import dropped_mark, mark_drop, store_policy
 from lisa_common.protocol.replies import numbers
-from lisa_manager.doors import set_doors
-from lisa_manager.existing import existing_as_stored
+from lisa_manager.require_topic import require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.topic_limits import apply_limits
 
 __all__ = ["Dropped", "drop_topic"]
 
@@ -56,11 +56,11 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
 
 def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
     while True:
-        layout, stored = yield from existing_as_stored(prefix, topic)
+        layout, stored = yield from require_stored_topic(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
             if gone.shards and layout.policy.is_limited:
-                yield from set_doors(prefix, topic)
+                yield from apply_limits(prefix, topic)
             return Dropped(done=False, messages=gone.messages, schedules=gone.schedules, made_again=len(gone.shards))
         now = yield server_time()
         mark = dropped_mark(now, layout)

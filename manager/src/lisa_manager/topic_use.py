@@ -7,7 +7,7 @@ from typing import Any, Final
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import pairs
 from lisa_manager.resharding import CONTENTS
@@ -39,12 +39,14 @@ def read_use(layout: Layout, *, read_ms: int = _READ_MS) -> Flow[TopicUse]:
     A read of a consumer may wait at the server for `read_ms`.
     """
     shards = layout.served
-    now_ms, *answers = yield Each((server_time(), *(call for keys in shards for call in _shard_calls(keys))))
+    now_ms, *answers = yield IndependentCalls(
+        (server_time(), *(call for keys in shards for call in _shard_calls(keys)))
+    )
     _raise_first((now_ms, *answers))
     contents, scheduled, infos = answers[::4], answers[1::4], answers[3::4]
     last = dict(zip(shards, answers[2::4], strict=True))
     calls = [_idle_times(keys, group) for keys, of_shard in zip(shards, infos, strict=True) for group in of_shard]
-    idle_ms: list[Any] = (yield Each(calls)) if calls else []
+    idle_ms: list[Any] = (yield IndependentCalls(calls)) if calls else []
     _raise_first(idle_ms)
     asked = [now_ms - max(0, idle - read_ms) for of_group in idle_ms for idle in of_group]
     made = [int(entry.partition("-")[0]) for entry in last.values()]

@@ -11,7 +11,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
-from lisa_common.protocol.call import Each, Flow
+from lisa_common.protocol.call import Flow, IndependentCalls
 from lisa_common.protocol.ids import new_ids
 from lisa_common.protocol.producing import repeated
 from lisa_common.protocol.registry import Topics
@@ -203,7 +203,7 @@ class Sender:
             for keys, _, messages in parts
         ]
         began, began_waiting = time.monotonic(), clock()
-        replies = iter((yield Each(call for of_part in calls for call in of_part)))
+        replies = iter((yield IndependentCalls(call for of_part in calls for call in of_part)))
         waited_s = clock() - began_waiting
         if waited_s > _HARDLY_S or time.monotonic() - began - waited_s < _HARDLY_S:
             # Else the reply had come before this program waited for it, at a time unknown.

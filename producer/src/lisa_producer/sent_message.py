@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import producing
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scripts import Arg
@@ -72,7 +72,7 @@ def _request(kind: str, keys: ShardKeys, call: Call[Any]) -> Request:
 
 
 def _make_each(calls: list[Call[Any]]) -> Flow[list[Any]]:
-    results: list[Any] = yield Each(calls)
+    results: list[Any] = yield IndependentCalls(calls)
     return results
 
 
@@ -134,7 +134,7 @@ class _Snapshot(NamedTuple):
 
 def _look_up(keys: ShardKeys, ids: list[str]) -> Flow[list[Any]]:
     # A call without a key goes where the call before it goes.
-    results = yield Each(call for id in ids for call in (producing.find(keys, id), _TIME))
+    results = yield IndependentCalls(call for id in ids for call in (producing.find(keys, id), _TIME))
     pairs = zip(results[::2], results[1::2], strict=True)
     return [next((error for error in pair if isinstance(error, Exception)), _Snapshot(*pair)) for pair in pairs]
 

@@ -9,7 +9,7 @@ from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.protocol import producing
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.validation import GENERATED_SUFFIX, duration_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
@@ -48,7 +48,7 @@ def store_apart(
     calls: list[Call[Any]] = []
     for message in messages:
         calls += store(keys, [message], confirm, repeatable=repeatable)
-    replies = iter((yield Each(calls)))
+    replies = iter((yield IndependentCalls(calls)))
     results: list[tuple[int, Missing | None] | LisaError] = []
     for stored in replies:
         missing = next(replies) if confirm is not None else None

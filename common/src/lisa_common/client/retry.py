@@ -8,7 +8,7 @@ from typing import Any
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.protocol.call import Call, Each, Once, units
+from lisa_common.protocol.call import Call, IndependentCalls, Once, units
 from lisa_common.protocol.producing import send_again
 
 __all__ = ["PipelineRetry"]
@@ -18,7 +18,7 @@ class PipelineRetry:
     """A pipeline that failed in parts, or as a whole. Shells repeat the calls that are `left` after `delay_s` seconds.
 
     Only calls that were certainly not carried out, or are repeatable, are repeated. A call that must not be repeated,
-    or whose time is up, raises its error; in a pipeline of `Each` the error becomes its result.
+    or whose time is up, raises its error; in a pipeline of `IndependentCalls` the error becomes its result.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PipelineRetry:
         self.results = results
         self.delay_s = 0.0
         self._deadline = -math.inf if isinstance(calls, Once) else deadline
-        self._raises = not isinstance(calls, Each)
+        self._raises = not isinstance(calls, IndependentCalls)
         self._positions: Sequence[int] = range(len(calls))
         self._failures = 0
         self._began = time.monotonic() if began is None else began

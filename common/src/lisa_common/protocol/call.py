@@ -17,8 +17,8 @@ from lisa_common.protocol.scripts import Arg, Script, load
 __all__ = [
     "PING",
     "Call",
-    "Each",
     "Flow",
+    "IndependentCalls",
     "Once",
     "Pause",
     "Unfinished",
@@ -52,14 +52,14 @@ class Call(NamedTuple, Generic[T]):
     """Whether `decode` also receives an error reply, as a LisaError. Otherwise the error is raised."""
 
 
-class Each(tuple[Call[Any], ...]):
+class IndependentCalls(tuple[Call[Any], ...]):
     """A pipeline for several callers: the error of a call is its result, and does not concern the other calls."""
 
     __slots__ = ()
 
 
-class Once(Each):
-    """As `Each`, but no call is tried again, whatever the patience: the flow goes on without its result."""
+class Once(IndependentCalls):
+    """As `IndependentCalls`, but no call is tried again, whatever the patience: the flow goes on without its result."""
 
     __slots__ = ()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
-from lisa_common.model.door import limits_of
 from lisa_common.model.keys import PATTERNS, ShardKeys, dropped_key, topics_key
+from lisa_common.model.limits import limits_of
 from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, LIMIT_FIELDS, MAX_STORED, Policy
 from lisa_common.model.sharding import Layout

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Each, Flow
+from lisa_common.protocol.call import Call, Flow, IndependentCalls
 
 __all__ = ["run_each"]
 
@@ -39,10 +39,11 @@ def run_each(flows: Sequence[Flow[T]], *, width: int = 100) -> Flow[list[T | Lis
             if not steps:
                 return results
             round_trip, steps = steps, {}
-            replies = iter((yield Each(call for step in round_trip.values() for call in _calls_of(step))))
+            replies = iter((yield IndependentCalls(call for step in round_trip.values() for call in _calls_of(step))))
             for at, step in round_trip.items():
                 own = [next(replies) for _ in _calls_of(step)]
-                error = None if isinstance(step, Each) else next((e for e in own if isinstance(e, LisaError)), None)
+                first = next((each for each in own if isinstance(each, LisaError)), None)
+                error = None if isinstance(step, IndependentCalls) else first
                 if error is not None:
                     resume(at, error, is_error=True)
                 else:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 
-__all__ = ["BatchFailed", "BatchSize", "OfBatch"]
+__all__ = ["BatchFailed", "BatchPeerFailed", "BatchSize"]
 
 
 class BatchSize(NamedTuple):
@@ -38,7 +38,7 @@ class BatchFailed(LisaError):
         super().__init__(f"{len(self.failed)} messages of the batch failed")
 
 
-class OfBatch(LisaError):
+class BatchPeerFailed(LisaError):
     """The error of a delivery whose batch failed. The first delivery raises `cause` itself, so one log shows it."""
 
     def __init__(self, cause: BaseException) -> None:

@@ -1,4 +1,4 @@
 """Lending, for gateways: a consumer lends deliveries to clients that are no consumers, and ends them by message id.
 
-`lending_core.py` has the flows, without I/O; `lender.py` runs them.
+`flows.py` has the flows, without I/O; `lender.py` runs them.
 """

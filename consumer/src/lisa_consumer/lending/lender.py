@@ -12,7 +12,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_id, duration_ms
 from lisa_consumer.delivery.async_client import AsyncConsumer
-from lisa_consumer.lending.lending_core import Ending, LendingCore, Lent, Note
+from lisa_consumer.lending.flows import LendingFlows, Lent, Note, Settlement
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
@@ -20,7 +20,7 @@ from lisa_consumer.settings import ConsumerSettings
 __all__ = ["AsyncLender"]
 
 _MAX_ENDINGS = 500
-"""Most endings that share a call."""
+"""Most settlements that share a call."""
 
 
 class AsyncLender(AsyncConsumer):
@@ -45,7 +45,7 @@ class AsyncLender(AsyncConsumer):
         self._topics = ()  # each read names its own
         self._body = None
         METRICS.ask()
-        self._core: LendingCore = LendingCore(self._settings.prefix, group, name, most_bytes=most_bytes)
+        self._core: LendingFlows = LendingFlows(self._settings.prefix, group, name, most_bytes=most_bytes)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
         )
@@ -74,7 +74,7 @@ class AsyncLender(AsyncConsumer):
 
         Calls of many tasks share round trips. `note` is kept for `AsyncLender.note`. Raises InvalidInput.
         """
-        outcome: AckOutcome | None = await self._end(Ending(topic, check_id(id), note=note))
+        outcome: AckOutcome | None = await self._end(Settlement(topic, check_id(id), note=note))
         return outcome
 
     async def nack_lent(
@@ -82,8 +82,8 @@ class AsyncLender(AsyncConsumer):
     ) -> NackOutcome | None:
         """Nacks the lent delivery of a message: see `nack`, and `reject` for `rejected`; None if nothing is lent."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
-        ending = Ending(topic, check_id(id), delay_ms, is_ack=False, rejected=rejected, error=error)
-        outcome: NackOutcome | None = await self._end(ending)
+        settlement = Settlement(topic, check_id(id), delay_ms, is_ack=False, rejected=rejected, error=error)
+        outcome: NackOutcome | None = await self._end(settlement)
         return outcome
 
     async def keep_note(self, topic: str, id: str, note: bytes, keep: Duration) -> None:
@@ -107,30 +107,30 @@ class AsyncLender(AsyncConsumer):
         await self._enders.get().close()
         await super().close()
 
-    async def _end(self, ending: Ending) -> Any:
-        topic_names(ending.topic)
-        return await self._enders.get().end(ending)
+    async def _end(self, settlement: Settlement) -> Any:
+        topic_names(settlement.topic)
+        return await self._enders.get().end(settlement)
 
-    async def _end_batch(self, endings: list[Ending]) -> list[Any]:
+    async def _end_batch(self, settlements: list[Settlement]) -> list[Any]:
         try:
-            return await self._run(self._core.end_each(endings))
+            return await self._run(self._core.end_each(settlements))
         except OutcomeUnknown:
-            # An ending is fenced by its entry: a second one changes nothing if the first arrived.
-            return await self._run(self._core.end_each(endings))
+            # A settlement is fenced by its entry: a second one changes nothing if the first arrived.
+            return await self._run(self._core.end_each(settlements))
 
 
 class _Ender:
-    """Carries out endings in batches: requests that arrive during one batch go into the next. For one event loop."""
+    """Carries out settlements in batches: those that arrive during one batch go into the next. For one event loop."""
 
-    def __init__(self, end_batch: Callable[[list[Ending]], Awaitable[list[Any]]]) -> None:
+    def __init__(self, end_batch: Callable[[list[Settlement]], Awaitable[list[Any]]]) -> None:
         self._end_batch = end_batch
-        self._waiting: list[tuple[Ending, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[Settlement, asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def end(self, ending: Ending) -> Any:
-        """Returns the outcome of an ending."""
+    async def end(self, settlement: Settlement) -> Any:
+        """Returns the outcome of a settlement."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ending, future))
+        self._waiting.append((settlement, future))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._end_all())
         return await future
@@ -144,7 +144,7 @@ class _Ender:
         while self._waiting:
             batch, self._waiting = self._waiting[:_MAX_ENDINGS], self._waiting[_MAX_ENDINGS:]
             try:
-                outcomes = await self._end_batch([ending for ending, _ in batch])
+                outcomes = await self._end_batch([settlement for settlement, _ in batch])
             except Exception as error:  # noqa: BLE001 - each caller gets it
                 outcomes = [error] * len(batch)
             except BaseException:

@@ -15,7 +15,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.delivery.error_details import comes_of_cancellation, leaves
 from lisa_consumer.events import delivery_event
-from lisa_consumer.handling.batches import BatchFailed, OfBatch
+from lisa_consumer.handling.batches import BatchFailed, BatchPeerFailed
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import check_has_run
 from lisa_consumer.handling.outcomes import outcome_of
@@ -187,7 +187,7 @@ class Executor:
 
     def _judge(self, held: HeldDelivery, error: BaseException) -> None:
         """Notes what an exception of a handler means for its delivery."""
-        raised = error.cause if isinstance(error, OfBatch) else error
+        raised = error.cause if isinstance(error, BatchPeerFailed) else error
         decides = deciding_error(raised)
         if (self._is_cancelling or held.is_cut) and comes_of_cancellation(raised) and not is_wish(decides):
             held.outcome, held.result = GIVE_BACK, "cancelled"
@@ -305,7 +305,7 @@ def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Seq
         with suppress(BaseException):
             by_place = {delivery.place: each for delivery, each in BatchFailed(error.failed).failed}
             return [by_place.get(delivery.place) for delivery in deliveries]
-    return [error, *(OfBatch(error) for _ in deliveries[1:])]
+    return [error, *(BatchPeerFailed(error) for _ in deliveries[1:])]
 
 
 def _task_creator() -> Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]:

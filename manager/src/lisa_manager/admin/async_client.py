@@ -47,7 +47,7 @@ from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.patterns import Explained, PatternChange
-from lisa_manager.admin.queries import existing
+from lisa_manager.admin.queries import require_topic
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
 from lisa_manager.admin.schedule_sends import Backfilled
@@ -205,7 +205,7 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
 
     async def policy(self, topic: str) -> Policy:
         """See `Admin.policy`."""
-        return (await self._run(existing(self._prefix, topic))).policy
+        return (await self._run(require_topic(self._prefix, topic))).policy
 
     async def set_policy(self, topic: str, **changes: Any) -> Policy:
         """See `Admin.set_policy`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, Each, Flow
+from lisa_common.protocol.call import Call, Flow, IndependentCalls
 from lisa_manager.admin.queries import PAGE, chunks, entries, first_error
 from lisa_manager.shard_groups import GroupInfo
 
@@ -101,7 +101,7 @@ def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True, partial: b
     while counting:
         unfinished = []
         for batch in chunks(counting, _AT_ONCE):
-            pages = yield Each(backlog.page() for backlog in batch)
+            pages = yield IndependentCalls(backlog.page() for backlog in batch)
             for backlog, page in zip(batch, pages, strict=True):
                 backlog.error = first_error([page], partial=partial)
                 if backlog.error is None and backlog.count(page):
@@ -110,7 +110,7 @@ def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True, partial: b
     if not exact:
         return
     for batch in chunks([backlog for backlog in backlogs if backlog.ready and not backlog.error], PAGE):
-        firsts = yield Each(backlog.first() for backlog in batch)
+        firsts = yield IndependentCalls(backlog.first() for backlog in batch)
         for backlog, first in zip(batch, firsts, strict=True):
             backlog.error = first_error([first], partial=partial)
             if backlog.error is None:

@@ -13,7 +13,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms
 from lisa_manager.admin import garbage
 from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Selector, read_merged
-from lisa_manager.admin.queries import existing
+from lisa_manager.admin.queries import require_topic
 
 __all__ = [
     "ALL_GARBAGE",
@@ -117,7 +117,7 @@ def dead_letters(
 ) -> Flow[GarbageList]:
     """Lists dead letters of all shards."""
     check_int("limit", limit, 1, _MOST_LISTED)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     selector = yield from selector_of(where)
     shards = [Pages(keys, selector, newest_first=not oldest_first) for keys in layout.served]
     letters, direction = list[DeadLetter](), 1 if oldest_first else -1
@@ -134,7 +134,7 @@ def dead_letters(
 
 def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[int]:
     """How many selected dead letters a topic holds. Whatever selects by more than their times looks at each."""
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     selector = yield from selector_of(where)
     if not selector.needs_look:
         return (yield from count_all(layout, selector))
@@ -170,7 +170,7 @@ def purge(
 
 def _run(bulk: "_Bulk", prefix: str, topic: str, ids: Sequence[str] | None, where: GarbageFilter) -> Flow[BulkResult]:
     check_callable("on_progress", bulk.on_progress)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     selector = yield from selector_of(where)
     stopped = False
     try:

@@ -17,7 +17,7 @@ from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.managing import abort as abort_in
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.validation import Duration, check_id, duration_ms, is_id, moment_ms
-from lisa_manager.admin.queries import chunks, existing
+from lisa_manager.admin.queries import chunks, require_topic
 
 __all__ = ["abort", "cancel", "find", "id_list", "records", "reschedule"]
 
@@ -36,7 +36,7 @@ def id_list(ids: Sequence[str]) -> list[str]:
 def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
     """Everything known about a message; None if nothing is known."""
     check_id(id)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     for keys in layout.homes(id):
         found: Found | None = yield producing.find(keys, id)
         if found is not None:
@@ -47,7 +47,7 @@ def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
 def abort(prefix: str, topic: str, id: str) -> Flow[AbortOutcome]:
     """Aborts the deliveries of a message."""
     check_id(id)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     for keys in layout.homes(id):
         outcome: AbortOutcome = yield abort_in(keys, id)
         if outcome is not AbortOutcome.UNKNOWN:
@@ -61,7 +61,7 @@ def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Recor
         raise InvalidInput("ids", ids, "a list of message ids")
     # Lists of dead letters may hold ids that other programs wrote, which no message of ours can have.
     ids = list(filter(is_id, dict.fromkeys(ids)))
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     read: dict[str, Record] = {}
     for shards in (layout.shards, *layout.former.values()):
         places = by_shard([id for id in ids if id not in read], partial(home, shards))
@@ -98,7 +98,7 @@ def _change(
     prefix: str, topic: str, ids: Sequence[str], unknown: T, call: Callable[[ShardKeys, Sequence[str]], Call[list[T]]]
 ) -> Flow[dict[str, T]]:
     outcomes = dict.fromkeys(id_list(ids), unknown)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     for shards in (layout.shards, *layout.former.values()):
         missing = [id for id, outcome in outcomes.items() if outcome == unknown]
         for keys, of_shard in by_shard(missing, partial(home, shards)).items():

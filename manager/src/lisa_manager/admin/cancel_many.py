@@ -17,7 +17,7 @@ from lisa_common.protocol.paging import END, START, Listed, Page, Point
 from lisa_common.protocol.producing import CancelOutcome, State
 from lisa_common.validation import MAX_ID_BYTES, check_callable, headers_json, is_id, moment_ms
 from lisa_manager.admin.bulk import BulkResult, OnProgress, StopBulk
-from lisa_manager.admin.queries import existing
+from lisa_manager.admin.queries import require_topic
 
 __all__ = ["ALL_WAITING", "WaitingFilter", "cancel_many"]
 
@@ -68,7 +68,7 @@ def cancel_many(
     if not isinstance(where, WaitingFilter):
         raise InvalidInput("where", where, "a WaitingFilter")
     check_callable("on_progress", on_progress)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     now: int = yield server_time()
     total, looked = (yield from _count(layout, where)), 0
     outcomes = Counter[CancelOutcome]()

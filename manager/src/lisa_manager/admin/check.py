@@ -10,15 +10,15 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.audit import audit
-from lisa_manager.admin.missing import complete_groups, missing_groups
-from lisa_manager.admin.problem import Kind, Problem, Step
-from lisa_manager.admin.queries import chunks, existing, list_layouts
-from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.doors import set_doors, wrong_doors
+from lisa_manager.admin.audit.problem import Kind, Problem, Step
+from lisa_manager.admin.audit.rules import audit
+from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
+from lisa_manager.admin.missing_groups import complete_groups, missing_groups
+from lisa_manager.admin.queries import chunks, list_layouts, require_topic
 from lisa_manager.slots import tidy
+from lisa_manager.topic_limits import apply_limits, wrong_shards
 
-__all__ = ["CheckReport", "Finding", "Report", "check", "check_doors", "check_groups", "check_topics"]
+__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_topics"]
 
 _AT_ONCE = 50
 _LAST = "18446744073709551615-18446744073709551615"
@@ -75,13 +75,13 @@ def check_topics(
 
     A topic that cannot be read is a finding, and does not keep the others from being checked.
     """
-    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from require_topic(prefix, topic))]
     shards = [keys for layout in layouts for keys in layout.served]
     findings: list[Finding] = []
     messages = undecided = 0
     for layout in layouts:
         findings += yield from check_groups(layout, mend=mend)
-        findings += yield from check_doors(layout, mend=mend)
+        findings += yield from check_limits(layout, mend=mend)
     for done, keys in enumerate(shards, 1):
         report = yield from check(keys, mend=mend)
         findings += report.findings
@@ -167,18 +167,18 @@ def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: boo
     report.findings += [Finding(keys.tag, problem, mended and bool(problem.steps)) for problem in problems]
 
 
-def check_doors(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
-    """Finds shards whose doors differ from the policy, and sets these if told to.
+def check_limits(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
+    """Finds shards whose limits differ from the policy, and sets them if told to.
 
-    A change of the policy is not everywhere at once. So this reports a door only if it differs at a second look.
+    A change of the policy is not everywhere at once. So this reports limits only if they differ at a second look.
     """
     try:
-        suspects = yield from wrong_doors(layout)
+        suspects = yield from wrong_shards(layout)
         if suspects:
-            layout = yield from existing(layout.prefix, layout.topic)
-            suspects = [keys for keys in (yield from wrong_doors(layout)) if keys in suspects]
+            layout = yield from require_topic(layout.prefix, layout.topic)
+            suspects = [keys for keys in (yield from wrong_shards(layout)) if keys in suspects]
         if mend and suspects:
-            yield from set_doors(layout.prefix, layout.topic)
+            yield from apply_limits(layout.prefix, layout.topic)
     except OF_THE_SERVER:
         raise
     except LisaError:

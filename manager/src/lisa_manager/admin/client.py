@@ -43,7 +43,7 @@ from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.observing_client import ObservingAdmin
 from lisa_manager.admin.patterns import Explained, PatternChange
-from lisa_manager.admin.queries import existing
+from lisa_manager.admin.queries import require_topic
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.schedule_changes import ImportedSchedules
 from lisa_manager.admin.schedule_sends import Backfilled
@@ -264,7 +264,7 @@ class Admin(ObservingAdmin, Closing):
 
     def policy(self, topic: str) -> Policy:
         """The policy of a topic; its `model_fields_set` are the fields that are not defaults. Raises UnknownTopic."""
-        return (self._run(existing(self._prefix, topic))).policy
+        return (self._run(require_topic(self._prefix, topic))).policy
 
     def set_policy(self, topic: str, **changes: Any) -> Policy:
         """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.

@@ -5,9 +5,9 @@ from typing import Any
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.queries import existing, first_error
+from lisa_manager.admin.queries import first_error, require_topic
 from lisa_manager.shard_groups import groups
 
 __all__ = ["ConsumerStatus", "list_consumers"]
@@ -28,8 +28,8 @@ class ConsumerStatus:
 
 def list_consumers(prefix: str, topic: str) -> Flow[list[ConsumerStatus]]:
     """All consumers, by group and name. One command for each group of each shard. Raises UnknownTopic."""
-    layout = yield from existing(prefix, topic)
-    infos = yield Each(groups(keys) for keys in layout.served)
+    layout = yield from require_topic(prefix, topic)
+    infos = yield IndependentCalls(groups(keys) for keys in layout.served)
     first_error(infos)
     pairs = [
         (keys, info.name)
@@ -37,7 +37,7 @@ def list_consumers(prefix: str, topic: str) -> Flow[list[ConsumerStatus]]:
         if not isinstance(of_shard, LisaError)
         for info in of_shard
     ]
-    replies = yield Each(_consumers(keys, group) for keys, group in pairs)
+    replies = yield IndependentCalls(_consumers(keys, group) for keys, group in pairs)
     first_error(replies)
     known: dict[tuple[str, str], ConsumerStatus] = {}
     for (_, group), reply in zip(pairs, replies, strict=True):

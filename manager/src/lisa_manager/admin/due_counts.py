@@ -7,10 +7,10 @@ from typing import Any, Final
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.scores import PARKED_MS, whole_ms
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int
-from lisa_manager.admin.queries import chunks, existing, first_error, scored
+from lisa_manager.admin.queries import chunks, first_error, require_topic, scored
 
 __all__ = ["DueCounts", "read_due_counts"]
 
@@ -65,7 +65,7 @@ def read_due_counts(prefix: str, topic: str, start_ms: int | None, end_ms: int |
     for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
         if value is not None:
             check_int(name, value, 0, _LAST_MS)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     now: int = yield server_time()
     shards = layout.served
     ends = yield from _read([call for keys in shards for call in _ends(keys)])
@@ -114,7 +114,7 @@ def _read(calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
     """The results of these calls. Raises their first error."""
     results: list[Any] = []
     for some in chunks(calls, _AT_ONCE):
-        results += yield Each(some)
+        results += yield IndependentCalls(some)
     if error := first_error(results):
         raise error
     return results

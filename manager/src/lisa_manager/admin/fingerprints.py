@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Each, Flow, command
+from lisa_common.protocol.call import Flow, IndependentCalls, command
 from lisa_manager.admin.queries import chunks, first_error
 from lisa_manager.admin.traffic import read_traffic_of
 
@@ -44,7 +44,7 @@ def _read_kept(layouts: Sequence[Layout]) -> Flow[dict[str, tuple[int, int]]]:
     kept = {layout.topic: (0, 0) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         calls = (call for keys in shards for call in (("HLEN", keys.of("messages")), ("ZCARD", keys.of("garbage"))))
-        replies = yield Each(command(*call) for call in calls)
+        replies = yield IndependentCalls(command(*call) for call in calls)
         for keys, stored, garbage in zip(shards, replies[::2], replies[1::2], strict=True):
             if first_error((stored, garbage), partial=True):
                 kept.pop(keys.topic, None)

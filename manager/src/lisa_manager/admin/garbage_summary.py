@@ -8,7 +8,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.validation import check_int
 from lisa_manager.admin.bulk import GarbageFilter, count_all, selector_of
 from lisa_manager.admin.garbage import DeadLetter, Pages, read_merged
-from lisa_manager.admin.queries import PAGE, existing
+from lisa_manager.admin.queries import PAGE, require_topic
 
 __all__ = ["GarbageCause", "GarbageSummary", "summarize"]
 
@@ -85,7 +85,7 @@ def _cause_of(letter: DeadLetter) -> tuple[str, str, str, str]:
 def summarize(prefix: str, topic: str, where: GarbageFilter, limit: int) -> Flow[GarbageSummary]:
     """Counts the latest dead letters of all shards by cause."""
     check_int("limit", limit, 1, _MOST_LOOKED)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     selector = yield from selector_of(where)
     total = yield from count_all(layout, selector)
     size = min(PAGE, -(-limit // len(layout.served)))

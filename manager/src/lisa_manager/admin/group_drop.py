@@ -3,7 +3,7 @@
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
-from lisa_manager.admin.queries import existing
+from lisa_manager.admin.queries import require_topic
 from lisa_manager.shard_groups import drop_in_shard
 
 __all__ = ["drop_group"]
@@ -24,5 +24,5 @@ def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
                 return None
             ended += count
         dropped.update(left)
-        layout = yield from existing(layout.prefix, layout.topic)
+        layout = yield from require_topic(layout.prefix, layout.topic)
     return ended

@@ -14,7 +14,7 @@ from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_name
 from lisa_manager.admin import group_drop
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import PAGE, existing
+from lisa_manager.admin.queries import PAGE, require_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]
@@ -48,14 +48,14 @@ class GroupDebt:
 
 def list_groups(prefix: str, topic: str) -> Flow[list[GroupDebt]]:
     """What each group of a topic owes; raises UnknownTopic."""
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     return (yield from read_groups(layout))
 
 
 def create_group(prefix: str, topic: str, group: str) -> Flow[None]:
     """Makes a group in all shards, if it is missing; raises UnknownTopic and TooManyGroups."""
     check_name("group", group)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     yield from join([layout], group)
 
 
@@ -72,7 +72,7 @@ class DroppedGroup:
 def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[DroppedGroup]:
     """Drops a group of a topic; raises UnknownTopic."""
     check_name("group", group)
-    layout = yield from existing(prefix, topic)
+    layout = yield from require_topic(prefix, topic)
     ended = yield from group_drop.drop_group(layout, group, force=force)
     return DroppedGroup(ended is not None, ended or 0)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lisa_common.model.keys import history_key, topics_key
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int, check_name
 from lisa_manager.admin.fingerprints import Fingerprint
@@ -131,7 +131,7 @@ def unlink_of_dropped(prefix: str, topics: Sequence[str]) -> Flow[None]:
     stored: list[bytes | None] = yield command("HMGET", topics_key(prefix), *topics)
     gone = [topic for topic, policy in zip(topics, stored, strict=True) if policy is None]
     # One node of a Cluster may be away: then the samples there expire by themselves.
-    yield Each(command("UNLINK", history_key(prefix, topic)) for topic in gone)
+    yield IndependentCalls(command("UNLINK", history_key(prefix, topic)) for topic in gone)
 
 
 def read_history(
@@ -149,7 +149,7 @@ def read_history(
     last = "+" if until_ms is None else end
     samples: dict[str, list[Sample]] = {}
     for some in chunks(names, _TOPICS_AT_ONCE):
-        replies = yield Each(_range(prefix, name, since, last) for name in some)
+        replies = yield IndependentCalls(_range(prefix, name, since, last) for name in some)
         first_error(replies)
         samples |= {n: [] if isinstance(r, Exception) else r for n, r in zip(some, replies, strict=True)}
     return samples

@@ -21,8 +21,8 @@ from lisa_common.protocol.paging import PAGED, Page
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_int, check_name
-from lisa_manager.admin.lanes import Lane, Place, lanes_of, read_cursor, remaining, write_cursor
-from lisa_manager.admin.queries import entries, existing
+from lisa_manager.admin.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
+from lisa_manager.admin.queries import entries, require_topic
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 
@@ -96,15 +96,15 @@ def list_messages(
     if cursor is not None:
         # A wrong cursor is refused before the server is asked.
         read_cursor(cursor, state)
-    layout = yield from existing(prefix, topic)
-    lanes = yield from lanes_of(layout, state, group)
+    layout = yield from require_topic(prefix, topic)
+    segments = yield from segments_of(layout, state, group)
     messages: list[ListedMessage] = []
-    for lane, start in remaining(lanes, cursor, state):
+    for segment, start in remaining(segments, cursor, state):
         position: Place | None = start
         while position is not None:
             if budget.is_spent:
-                return MessagePage(tuple(messages), write_cursor(state, lane, position))
-            listed, position = yield from _read_lane(lane, state, position, budget, group or "")
+                return MessagePage(tuple(messages), write_cursor(state, segment, position))
+            listed, position = yield from _read_segment(segment, state, position, budget, group or "")
             budget.spend(listed)
             # The server selects by group, except those of none.
             selected = [message for message in listed if group != "" or not message.group]
@@ -137,17 +137,17 @@ class _Budget:
 _Read = Flow[tuple[list[ListedMessage], Place | None]]
 
 
-def _read_lane(lane: Lane, state: State, place: Place, budget: _Budget, group: str) -> _Read:
-    """The next messages of a lane, and where it continues: None at its end. Of a group, if there is one."""
+def _read_segment(segment: PageSegment, state: State, place: Place, budget: _Budget, group: str) -> _Read:
+    """The next messages of a segment, and where it continues: None at its end. Of a group, if there is one."""
     if state is State.READY:
-        return (yield from _read_ready(lane, place, budget))
-    if state is State.DELIVERED and lane.group:
-        return (yield from _read_delivered(lane.keys, lane.group.name, place, budget))
-    start, end = lane.start(place), lane.span[1]
+        return (yield from _read_ready(segment, place, budget))
+    if state is State.DELIVERED and segment.group:
+        return (yield from _read_delivered(segment.keys, segment.group.name, place, budget))
+    start, end = segment.start(place), segment.span[1]
     if budget.newest_first:
-        start, end = start if place else end, lane.span[0]
+        start, end = start if place else end, segment.span[0]
     read: Page = yield paging.list_messages(
-        *(lane.keys, state, start, end),
+        *(segment.keys, state, start, end),
         limit=budget.messages,
         max_bytes=budget.bytes,
         group=group,
@@ -157,7 +157,7 @@ def _read_lane(lane: Lane, state: State, place: Place, budget: _Budget, group: s
         ListedMessage(m.id, m.state, m.group, m.at_ms, m.record, m.failure, unreadable=m.unreadable)
         for m in read.messages
     ]
-    return listed, None if read.rest is None else lane.place(read.rest)
+    return listed, None if read.rest is None else segment.place(read.rest)
 
 
 # Ready and delivered
@@ -171,14 +171,14 @@ class _Pending(NamedTuple):
     idle_ms: int | None = None
 
 
-def _read_ready(lane: Lane, place: Place, budget: _Budget) -> _Read:
+def _read_ready(segment: PageSegment, place: Place, budget: _Budget) -> _Read:
     # The group may have read on since the cursor was made.
-    last = max([*place, lane.group.last if lane.group else "0-0"], key=entry_place)
-    stream: list[Entry] = yield entries(lane.keys, f"({last}", count=budget.messages)
-    group = lane.group.name if lane.group else None
+    last = max([*place, segment.group.last if segment.group else "0-0"], key=entry_place)
+    stream: list[Entry] = yield entries(segment.keys, f"({last}", count=budget.messages)
+    group = segment.group.name if segment.group else None
     # Each retry is for one group; an entry without an id is from another program.
     own = [_Pending(entry) for entry in stream if entry.id and (group is None or entry.group in {None, group})]
-    listed, rest = yield from _with_records(lane.keys, State.READY, group, own, budget)
+    listed, rest = yield from _with_records(segment.keys, State.READY, group, own, budget)
     if rest is None:
         rest = [stream[-1].entry] if len(stream) == budget.messages else None
     return listed, rest

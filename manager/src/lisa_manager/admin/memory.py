@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, history_key
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_manager.admin.queries import chunks, first_error, layouts_of
 
 __all__ = ["read_memory"]
@@ -29,7 +29,7 @@ def read_memory(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int]]:
     calls += [_usage(history_key(prefix, layout.topic)) for layout in layouts]
     sizes: list[Any] = []
     for some in chunks(calls, _AT_ONCE):
-        sizes += yield Each(some)
+        sizes += yield IndependentCalls(some)
     if error := first_error(sizes):
         raise error
     rest = iter(sizes)

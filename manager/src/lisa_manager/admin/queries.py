@@ -11,17 +11,17 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
-from lisa_manager.existing import existing, existing_as_stored
+from lisa_manager.require_topic import require_stored_topic, require_topic
 
 __all__ = [
     "PAGE",
     "chunks",
     "entries",
-    "existing",
-    "existing_as_stored",
     "first_error",
     "layouts_of",
     "list_layouts",
+    "require_stored_topic",
+    "require_topic",
     "scored",
 ]
 
@@ -54,7 +54,7 @@ def layouts_of(prefix: str, topic: str | Sequence[str] | None) -> Flow[list[Layo
     if topic is None:
         return (yield from list_layouts(prefix))
     if isinstance(topic, str) or not isinstance(topic, Iterable):
-        return [(yield from existing(prefix, topic))]
+        return [(yield from require_topic(prefix, topic))]
     names = sorted({check_name("topic", name) for name in topic})
     if not names:
         return []
@@ -69,7 +69,7 @@ def scored(flat: Any) -> list[tuple[str, float]]:
 
 
 def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError | None:
-    """The first error among the results of `Each`. Unless `partial`, raises one that every call to the server meets.
+    """Returns the first error among results of calls. Unless `partial`, raises one that every call to the server meets.
 
     `partial` is for readers of a Cluster that do without the shards of a node that is away.
     """

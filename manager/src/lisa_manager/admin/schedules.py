@@ -9,7 +9,7 @@ from lisa_common.model.rhythm import explain_cron
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import next_due_ms
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics, read_registry
 from lisa_common.protocol.schedules import get_definition, get_mark, marks_in, names_in, read_definitions
@@ -94,7 +94,7 @@ def list_schedules(topics: Topics, topic: str | None = None) -> Flow[list[Schedu
         calls: list[Call[int]] = [
             command("EXISTS", keys.of("schedules")) for layout in page for keys in layout.schedule_homes
         ]
-        exist = iter((yield Each(calls)))
+        exist = iter((yield IndependentCalls(calls)))
         # A node that is away is reported below.
         found += [layout for layout in page if any([next(exist) != 0 for _ in layout.schedule_homes])]  # noqa: C419
     states: list[ScheduleState] = []

@@ -11,7 +11,7 @@ from lisa_common.model.keys import ShardKeys, idle_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.scores import PARKED_MS, whole_ms
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, backlogs_of, read_backlogs
 from lisa_manager.admin.limits import shown_limits
@@ -203,7 +203,7 @@ def _read_status(shards: Sequence[ShardKeys], *, partial: bool) -> Flow[list[Top
 def _read_retries(readings: Sequence[_Reading], now_ms: int, *, partial: bool) -> Flow[None]:
     shards = [reading.keys for reading in readings]
     calls = [[_count_parked(keys, "retry"), *_bucket_calls(keys, "retry", now_ms)] for keys in shards]
-    results = iter((yield Each(call for of_shard in calls for call in of_shard)) if calls else [])
+    results = iter((yield IndependentCalls(call for of_shard in calls for call in of_shard)) if calls else [])
     for reading, of_shard in zip(readings, calls, strict=True):
         reading.retries = [next(results) for _ in of_shard]
         reading.error = first_error(reading.retries, partial=partial)
@@ -214,7 +214,7 @@ def _read(
 ) -> Flow[list[_Reading]]:
     """Reads all shards together. A damaged shard does not keep the others from being read."""
     calls = [([*_size_calls(keys)], [*due_calls(keys)]) for keys in shards]
-    results = iter((yield Each(call for sizes, dues in calls for call in (*sizes, *dues))))
+    results = iter((yield IndependentCalls(call for sizes, dues in calls for call in (*sizes, *dues))))
     readings = [
         _Reading(keys, [next(results) for _ in sizes], [next(results) for _ in dues])
         for keys, (sizes, dues) in zip(shards, calls, strict=True)

@@ -10,8 +10,8 @@ from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.registry import Topic, declare_topic, parse_topic, read_mark, read_registry, store_policy
 from lisa_common.validation import check_name
-from lisa_manager.doors import revised, set_doors
 from lisa_manager.topic_drop import Dropped, drop_topic
+from lisa_manager.topic_limits import apply_limits, revised
 
 __all__ = ["DEFAULT", "Dropped", "create_topic", "drop_topic", "list_topics", "set_policy"]
 
@@ -46,7 +46,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
         if (yield store_policy(prefix, topic, stored, policy, patterns=patterns)):
             yield from _renew(prefix, topic, policy)
             if policy.limits_revision:
-                yield from set_doors(prefix, topic)
+                yield from apply_limits(prefix, topic)
             return policy
 
 

@@ -10,7 +10,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Found
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_id
-from lisa_manager.admin.queries import PAGE, existing, list_layouts
+from lisa_manager.admin.queries import PAGE, list_layouts, require_topic
 
 __all__ = ["Hop", "trace"]
 
@@ -29,7 +29,7 @@ class Hop:
 def trace(prefix: str, topic: str, id: str) -> Flow[tuple[Hop, ...]]:
     """The dead letters of a message, hop by hop; none where its topic has no dead letter topic. Raises UnknownTopic."""
     check_id(id)
-    source = yield from existing(prefix, topic)
+    source = yield from require_topic(prefix, topic)
     if source.policy.dead_letter_topic is None:
         return ()
     layouts = {layout.topic: layout for layout in (yield from list_layouts(prefix))}

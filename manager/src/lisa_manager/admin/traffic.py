@@ -7,7 +7,7 @@ from typing import Any
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.replies import fields_of
 from lisa_manager.admin.queries import chunks, first_error, layouts_of
 
@@ -44,7 +44,7 @@ def read_traffic_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow
     """The counters of these topics. With `partial`, a node of a Cluster that is away damages its topics only."""
     by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
-        replies = yield Each(call for keys in shards for call in (_added(keys), _read(keys)))
+        replies = yield IndependentCalls(call for keys in shards for call in (_added(keys), _read(keys)))
         for keys, added, read in zip(shards, replies[::2], replies[1::2], strict=True):
             traffic = by_topic[keys.topic]
             if error := first_error((added, read), partial=partial):

@@ -7,7 +7,7 @@ from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Promoted
 from lisa_manager.admin.events import TopicEvents, write_events
-from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.history_writer import HistoryWriter
 
 __all__ = ["Reporter"]
 
@@ -17,17 +17,17 @@ _MAX_TOPICS = 10_000
 class Reporter:
     """Gathers what happened to each topic until its next turn. Events that a turn cannot publish are lost."""
 
-    def __init__(self, connection: AsyncConnection, prefix: str, historian: Historian | None = None) -> None:
+    def __init__(self, connection: AsyncConnection, prefix: str, history_writer: HistoryWriter | None = None) -> None:
         self._connection = connection
         self._prefix = prefix
-        self._historian = historian
+        self._history_writer = history_writer
         self._events: dict[str, TopicEvents] = {}
 
     def note_promoted(self, topic: str, promoted: Promoted) -> None:
         """Notes messages that became ready now."""
         lags_ms = [(max(0, promoted.now_ms - due_ms), count) for due_ms, count in promoted.dues]
-        if self._historian:
-            self._historian.note_promoted(topic, lags_ms)
+        if self._history_writer:
+            self._history_writer.note_promoted(topic, lags_ms)
         if promoted.count and (of := self._of(topic)):
             of.ready += promoted.count
             of.late_ms += sum(lag_ms * count for lag_ms, count in lags_ms)

@@ -11,10 +11,10 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.scores import PARKED_MS
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
-from lisa_manager.doors import read_limits
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.topic_limits import read_limits
 
 __all__ = ["SlotKeeper"]
 

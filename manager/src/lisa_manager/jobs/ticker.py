@@ -35,10 +35,10 @@ from lisa_common.protocol.scheduling import Home, find_home, move, send_page
 from lisa_common.protocol.side_by_side import run_each
 from lisa_manager.admin.queries import chunks
 from lisa_manager.due_queue import DueQueue
-from lisa_manager.existing import existing
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.require_topic import require_topic
 from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
@@ -306,7 +306,7 @@ def _read(topic: _Topic) -> Flow[dict[str, _Watched | None] | None]:
     home = yield from find_home(topic.layout)
     if home.is_moving or (home.clock is None and topic.layout.former):
         # Whoever began that may have died since; or there are none yet, and workers cannot make the first.
-        yield from move((yield from existing(home.keys.prefix, home.keys.topic)))
+        yield from move((yield from require_topic(home.keys.prefix, home.keys.topic)))
         return {"": None}
     if home.clock is not None and home == topic.home:
         return None

@@ -1,4 +1,4 @@
--- Decides how many messages may pass a topic's door now.
+-- Decides how many messages the limits of a topic let become ready now.
 -- Needs the keys: door, ready, waiting, retry.
 --@include groups
 
@@ -78,7 +78,7 @@ end
 
 -- How many may pass now, nil for any number. Second, a function that tells why not more: PAUSED, FULL, or a time in ms
 -- to come again.
-local function passage(limits, moment)
+local function limit_room(limits, moment)
   local room, why = nil, nil
   if limits.paused then
     return 0, function() return PAUSED end

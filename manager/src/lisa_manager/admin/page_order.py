@@ -1,4 +1,4 @@
-"""The lanes of a list of messages, in the order in which it reads them, and its cursors."""
+"""The segments of a list of messages, in the order in which it reads them, and its cursors."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from lisa_common.protocol.paging import END, PAGED, START, Point
 from lisa_common.protocol.producing import State
 from lisa_manager.shard_groups import GroupInfo, groups
 
-__all__ = ["Lane", "Place", "lanes_of", "read_cursor", "remaining", "write_cursor"]
+__all__ = ["PageSegment", "Place", "read_cursor", "remaining", "segments_of", "write_cursor"]
 
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _PARKED, _BEYOND = Point(PARKED_MS), Point(2 * PARKED_MS)
@@ -25,12 +25,12 @@ _SPANS = ((_PARKED, _BEYOND), (START, _PARKED), (_BEYOND, END))
 _SPLIT = "split"
 
 Place = list[str]
-"""Where a lane continues: score and member of a set, an entry of a stream, or nothing for its beginning. Where a set is
-split into spans, a mark follows."""
+"""Where a segment continues: score and member of a set, an entry of a stream, or nothing for its beginning. Where a set
+is split into spans, a mark follows."""
 _Order = tuple[int, int, str]
 
 
-class Lane(NamedTuple):
+class PageSegment(NamedTuple):
     """One ordered part of the list: a shard, a group of a shard, or a range of times in a shard."""
 
     keys: ShardKeys
@@ -39,7 +39,7 @@ class Lane(NamedTuple):
 
     @property
     def order(self) -> _Order:
-        """Its place among the lanes of a topic. Shards of a later reshard come last, so a cursor does not miss them."""
+        """Its place in the topic. Shards of a later reshard come last, so a cursor does not miss them."""
         shard, _, number = self.keys.shard.partition(".")
         return int(number or 0), int(shard or 0), self.group.name if self.group else ""
 
@@ -57,7 +57,7 @@ class Lane(NamedTuple):
         if not place:
             return self.span[0]
         point = Point(float(place[0]), place[1].encode("latin-1"))
-        # The limit is gone: what was listed first, as it was parked, is now the end of the only lane.
+        # The limit is gone: what was listed first, as it was parked, is now the end of the only segment.
         is_before_all = self.span == _WHOLE and place[2:] == [_SPLIT] and point >= _PARKED
         return START if is_before_all else point
 
@@ -66,45 +66,49 @@ class Lane(NamedTuple):
         return self.span == _WHOLE or self.span[0] <= self.start(place) < self.span[1]
 
 
-def lanes_of(layout: Layout, state: State, group: str | None) -> Flow[list[Lane]]:
-    """The lanes of a state, in order. Raises UnknownGroup."""
+def segments_of(layout: Layout, state: State, group: str | None) -> Flow[list[PageSegment]]:
+    """The segments of a state, in order. Raises UnknownGroup."""
     if state in PAGED:
-        shards = sorted(map(Lane, layout.served), key=lambda lane: lane.order)
+        shards = sorted(map(PageSegment, layout.served), key=lambda segment: segment.order)
         if state is State.GARBAGE or layout.policy.max_in_flight_per_key is None:
             return shards
-        return [lane._replace(span=span) for lane in shards for span in _SPANS]
+        return [segment._replace(span=span) for segment in shards for span in _SPANS]
     infos: list[list[GroupInfo]] = yield [groups(keys) for keys in layout.served]
-    lanes = [Lane(keys, info) for keys, of_shard in zip(layout.served, infos, strict=True) for info in of_shard]
+    segments = [
+        PageSegment(keys, info) for keys, of_shard in zip(layout.served, infos, strict=True) for info in of_shard
+    ]
     if state is State.READY:
-        lanes += [Lane(keys) for keys, of_shard in zip(layout.served, infos, strict=True) if not of_shard]
-    if group and not any(lane.group and lane.group.name == group for lane in lanes):
+        segments += [PageSegment(keys) for keys, of_shard in zip(layout.served, infos, strict=True) if not of_shard]
+    if group and not any(segment.group and segment.group.name == group for segment in segments):
         raise UnknownGroup(layout.topic, group)
-    selected = [lane for lane in lanes if group is None or (lane.group.name if lane.group else "") == group]
-    return sorted(selected, key=lambda lane: lane.order)
+    selected = [
+        segment for segment in segments if group is None or (segment.group.name if segment.group else "") == group
+    ]
+    return sorted(selected, key=lambda segment: segment.order)
 
 
-def remaining(lanes: Sequence[Lane], cursor: str | None, state: State) -> list[tuple[Lane, Place]]:
-    """The lanes from a cursor on, and where to begin in each. Raises InvalidInput."""
-    every = [(lane, lane.first) for lane in lanes]
+def remaining(segments: Sequence[PageSegment], cursor: str | None, state: State) -> list[tuple[PageSegment, Place]]:
+    """The segments from a cursor on, and where to begin in each. Raises InvalidInput."""
+    every = [(segment, segment.first) for segment in segments]
     if cursor is None:
         return every
     order, place = read_cursor(cursor, state)
-    for at, lane in enumerate(lanes):
-        if lane.order > order:
+    for at, segment in enumerate(segments):
+        if segment.order > order:
             return every[at:]
-        if lane.order == order and lane.holds(place):
-            return [(lane, place or lane.first), *every[at + 1 :]]
+        if segment.order == order and segment.holds(place):
+            return [(segment, place or segment.first), *every[at + 1 :]]
     return []
 
 
-def write_cursor(state: State, lane: Lane, place: Place) -> str:
+def write_cursor(state: State, segment: PageSegment, place: Place) -> str:
     """A cursor of a list."""
-    document = json.dumps([state.value, *lane.order, *place], separators=(",", ":"))
+    document = json.dumps([state.value, *segment.order, *place], separators=(",", ":"))
     return base64.urlsafe_b64encode(document.encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, state: State) -> tuple[_Order, Place]:
-    """The lane of a cursor, and the place there. Raises InvalidInput."""
+    """The segment of a cursor, and the place there. Raises InvalidInput."""
     try:
         values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         return _checked(state, *values)

@@ -1,4 +1,4 @@
--- Decides which of the due messages may pass the door by their keys.
+-- Decides which of the due messages may become ready by the limits of their keys.
 -- Needs the keys: busy, slots, parked, waiting, retry, owed, door, messages.
 --@include budget, failure, key, slots
 

@@ -10,8 +10,8 @@ from lisa_common.model.keys import NO_GROUP, copy_of
 from lisa_common.model.record import Head
 from lisa_common.model.scores import whole_ms
 from lisa_common.validation import GENERATED_SUFFIX, MAX_DELAY_S
-from lisa_manager.admin.evidence import Copy, Evidence, GroupState
-from lisa_manager.admin.problem import Kind, Problem, Step
+from lisa_manager.admin.audit.evidence import Copy, Evidence, GroupState
+from lisa_manager.admin.audit.problem import Kind, Problem, Step
 
 __all__ = ["audit"]
 

@@ -1,27 +1,27 @@
-"""The doorkeeper: completes changes of limits that were interrupted between the registry and the shards."""
+"""The limits repairer: completes changes of limits that were interrupted between the registry and the shards."""
 
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
-from lisa_common.model.door import limits_of
+from lisa_common.model.limits import limits_of
 from lisa_common.model.sharding import Layout
-from lisa_manager.doors import read_limits, set_doors
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.topic_limits import apply_limits, read_limits
 
-__all__ = ["Doorkeeper"]
+__all__ = ["LimitsRepairer"]
 
 logger = logging.getLogger(__name__)
 
 
 _AT_ONCE = 1_000
-"""Most doors in one round trip."""
+"""Most shards in one round trip."""
 
 
-class Doorkeeper:
-    """Compares the doors of topics with their policies: of limited topics always, of others after a change."""
+class LimitsRepairer:
+    """Compares the limits of shards with the policies: of limited topics always, of others after a change."""
 
     def __init__(self, connection: AsyncConnection, discoverer: Discoverer) -> None:
         self._connection = connection
@@ -34,9 +34,9 @@ class Doorkeeper:
         wrong: dict[str, Layout] = {}
         for start in range(0, len(shards), _AT_ONCE):
             batch = shards[start : start + _AT_ONCE]
-            doors = await self._connection.execute_each([read_limits(keys) for _, keys in batch])
-            for (layout, keys), door in zip(batch, doors, strict=True):
-                if isinstance(door, LisaError) or door != limits_of(layout, keys):
+            limits = await self._connection.execute_each([read_limits(keys) for _, keys in batch])
+            for (layout, keys), stored in zip(batch, limits, strict=True):
+                if isinstance(stored, LisaError) or stored != limits_of(layout, keys):
                     wrong[layout.topic] = layout
         for layout, _ in shards:
             if layout.topic not in wrong:
@@ -47,7 +47,7 @@ class Doorkeeper:
     async def _set(self, layout: Layout) -> None:
         subject = f"limits of {layout.topic}"
         try:
-            await self._connection.run(set_doors(layout.prefix, layout.topic))
+            await self._connection.run(apply_limits(layout.prefix, layout.topic))
         except LisaError as error:
             # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
             self._problems.report(subject, error)

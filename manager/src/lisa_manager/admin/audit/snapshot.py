@@ -14,8 +14,8 @@ from lisa_common.model.record import read_head
 from lisa_common.model.scores import unparked
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.scanning import Scan, scan
-from lisa_manager.admin.evidence import Copy, Evidence, GroupState
-from lisa_manager.admin.problem import Step
+from lisa_manager.admin.audit.evidence import Copy, Evidence, GroupState
+from lisa_manager.admin.audit.problem import Step
 from lisa_manager.admin.queries import PAGE, entries
 from lisa_manager.shard_groups import GroupInfo, groups
 

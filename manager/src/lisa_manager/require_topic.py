@@ -7,17 +7,17 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.registry import parse_topic
 from lisa_common.validation import check_name
 
-__all__ = ["existing", "existing_as_stored"]
+__all__ = ["require_stored_topic", "require_topic"]
 
 
-def existing(prefix: str, topic: str) -> Flow[Layout]:
-    """The layout of a topic; raises UnknownTopic."""
-    layout, _ = yield from existing_as_stored(prefix, topic)
+def require_topic(prefix: str, topic: str) -> Flow[Layout]:
+    """Returns the layout of a topic; raises UnknownTopic."""
+    layout, _ = yield from require_stored_topic(prefix, topic)
     return layout
 
 
-def existing_as_stored(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
-    """The layout of a topic, and its stored policy; raises UnknownTopic."""
+def require_stored_topic(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
+    """Returns the layout of a topic, and its stored policy; raises UnknownTopic."""
     check_name("topic", topic)
     stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
     if stored is None:

@@ -1,4 +1,4 @@
-"""The doorkeeper: which topics it looks at."""
+"""The limits repairer: which topics it looks at."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_manager import AsyncAdmin
 from lisa_manager.jobs.discoverer import Discoverer
-from lisa_manager.jobs.doorkeeper import Doorkeeper
+from lisa_manager.jobs.limits_repairer import LimitsRepairer
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
 from support import Server
@@ -24,7 +24,7 @@ async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[
         await admin.set_policy("orders", max_retries=1)
         discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
         await discoverer.turn()
-        keeper = Doorkeeper(connection, discoverer)
+        keeper = LimitsRepairer(connection, discoverer)
         with server.client() as client:
             client.hset(door, "limits", "left behind")
             client.save()

@@ -9,13 +9,13 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, lending
-from lisa_common.protocol.call import Call, Each, Flow
+from lisa_common.protocol.call import Call, Flow, IndependentCalls
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.lending import Loan
 from lisa_common.validation import Duration, check_id, duration_ms
 from lisa_consumer.delivery.core import Core, ReadPlan
 
-__all__ = ["Ending", "LendingCore", "Lent", "Note"]
+__all__ = ["LendingFlows", "Lent", "Note", "Settlement"]
 
 
 class Lent(NamedTuple):
@@ -38,7 +38,7 @@ class Note(NamedTuple):
     keep_ms: int
 
 
-class Ending(NamedTuple):
+class Settlement(NamedTuple):
     """A request to end a lent delivery by the id of its message: with an ack, or with a nack."""
 
     topic: str
@@ -52,13 +52,13 @@ class Ending(NamedTuple):
 
 
 Outcome = AckOutcome | NackOutcome | LisaError | None
-"""The outcome of an ending; None: nothing is lent by this id."""
+"""The outcome of a settlement; None: nothing is lent by this id."""
 
 _Found = tuple[int, ShardKeys, Lent]
-"""The position of an ending, the shard, and what is lent."""
+"""The position of a settlement, the shard, and what is lent."""
 
 
-class LendingCore(Core):
+class LendingFlows(Core):
     """The flows of a consumer that lends."""
 
     may_follow = False
@@ -109,11 +109,11 @@ class LendingCore(Core):
             raise result
         return result[1] if result else None
 
-    def end_each(self, endings: Sequence[Ending]) -> Flow[list[Outcome]]:
+    def end_each(self, settlements: Sequence[Settlement]) -> Flow[list[Outcome]]:
         """Ends the lent deliveries of these ids. Returns for each its outcome or its own error."""
-        outcomes: list[Outcome] = [None] * len(endings)
+        outcomes: list[Outcome] = [None] * len(settlements)
         found: list[_Found] = []
-        recalled = yield from self._recall_each([(ending.topic, ending.id) for ending in endings])
+        recalled = yield from self._recall_each([(settlement.topic, settlement.id) for settlement in settlements])
         for at, lent in enumerate(recalled):
             if isinstance(lent, LisaError):
                 outcomes[at] = lent
@@ -122,11 +122,13 @@ class LendingCore(Core):
         layouts = yield from self.topics.recall_each({keys.topic for _, keys, _ in found})
         by_kind: dict[tuple[ShardKeys, bool], list[_Found]] = {}
         for item in found:
-            by_kind.setdefault((item[1], endings[item[0]].is_ack), []).append(item)
-        calls = [self._ending_call(layouts, endings, items) for items in by_kind.values()]
+            by_kind.setdefault((item[1], settlements[item[0]].is_ack), []).append(item)
+        calls = [self._settlement_call(layouts, settlements, items) for items in by_kind.values()]
         # A message without a record was cancelled: its end is noted by who did that.
-        notes = [self._note(endings[at], keys, lent) for at, keys, lent in found if endings[at].note and lent.record]
-        replies = (yield Each([*notes, *calls]))[len(notes) :] if calls else []
+        notes = [
+            self._note(settlements[at], keys, lent) for at, keys, lent in found if settlements[at].note and lent.record
+        ]
+        replies = (yield IndependentCalls([*notes, *calls]))[len(notes) :] if calls else []
         drops: list[Call[Any]] = []
         for items, reply in zip(by_kind.values(), replies, strict=True):
             results = [reply] * len(items) if isinstance(reply, LisaError) else reply
@@ -135,27 +137,29 @@ class LendingCore(Core):
                 outcomes[at] = outcome
                 # A stale one has been replaced, perhaps by a loan that is still good.
                 if not isinstance(outcome, LisaError) and outcome not in (AckOutcome.STALE, NackOutcome.STALE):
-                    drops.append(lending.drop_loan(keys, self.group, endings[at].id))
+                    drops.append(lending.drop_loan(keys, self.group, settlements[at].id))
         if drops:
-            yield Each(drops)
+            yield IndependentCalls(drops)
         return outcomes
 
-    def _ending_call(self, layouts: dict[str, Layout], endings: Sequence[Ending], items: Sequence[_Found]) -> Call[Any]:
+    def _settlement_call(
+        self, layouts: dict[str, Layout], settlements: Sequence[Settlement], items: Sequence[_Found]
+    ) -> Call[Any]:
         keys = items[0][1]
         policy = layouts[keys.topic].policy
         entries = [lent.delivery.entry for _, _, lent in items]
-        if endings[items[0][0]].is_ack:
+        if settlements[items[0][0]].is_ack:
             return consuming.ack(keys, self.group, entries, policy)
         nacks = [
-            Nack(lent.delivery.entry, endings[at].error, endings[at].delay_ms, endings[at].rejected)
+            Nack(lent.delivery.entry, settlements[at].error, settlements[at].delay_ms, settlements[at].rejected)
             for at, _, lent in items
         ]
         return consuming.nack(keys, self.group, nacks, policy)
 
-    def _note(self, ending: Ending, keys: ShardKeys, lent: Lent) -> Call[Any]:
-        note = ending.note
+    def _note(self, settlement: Settlement, keys: ShardKeys, lent: Lent) -> Call[Any]:
+        note = settlement.note
         assert note is not None  # noqa: S101 - the caller has looked
-        return lending.store_note(keys, ending.id, note.make(lent), note.keep_ms)
+        return lending.store_note(keys, settlement.id, note.make(lent), note.keep_ms)
 
     def _recall_each(self, places: Sequence[tuple[str, str]]) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
         layouts = yield from self.topics.resolve_sent({topic for topic, _ in places})
@@ -166,7 +170,7 @@ class LendingCore(Core):
             for keys in shards
             for call in (lending.read_loan(keys, self.group, id), lending.lent_record(keys, id))
         ]
-        replies = iter((yield Each(calls)) if calls else [])
+        replies = iter((yield IndependentCalls(calls)) if calls else [])
         results: list[tuple[ShardKeys, Lent] | LisaError | None] = []
         for shards in homes:
             result: tuple[ShardKeys, Lent] | LisaError | None = None

@@ -1,4 +1,4 @@
-"""The historian: writes samples of topics for charts at equal intervals."""
+"""The history writer: writes samples of topics for charts at equal intervals."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from lisa_manager.admin.status import TopicStatus, read_status_of
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["Historian"]
+__all__ = ["HistoryWriter"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class _Seen:
     """The latest interval in which it still held."""
 
 
-class Historian:
+class HistoryWriter:
     """Samples the topics that a manager serves. Any number of managers write one sample for each interval."""
 
     def __init__(

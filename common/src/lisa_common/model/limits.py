@@ -1,4 +1,4 @@
-"""The door of a shard: what the policy limits there, as the scripts read it. `lua/include/door.lua` reads it."""
+"""The limits of a shard, as the scripts read them from the key `door`: `lua/include/door.lua`."""
 
 import json
 
@@ -10,7 +10,7 @@ __all__ = ["limits_of"]
 
 
 def limits_of(layout: Layout, keys: ShardKeys) -> str:
-    """The limits of a shard, as JSON; empty where its door is open.
+    """The limits of a shard, as JSON; empty where it has none.
 
     Each shard that holds messages gets an equal share of `max_in_flight`, `rate` and `burst`, and each current one of
     `max_messages`; the first ones get what is left over. So the shares add up to the limit of the topic.

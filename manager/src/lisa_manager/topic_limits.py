@@ -1,0 +1,70 @@
+"""The limits of a topic: brings them from its policy to its shards, into the key `door`, where scripts read them.
+
+The registry and a shard may be at different nodes, so no script can write both. Whoever changes limits first writes the
+registry, under a new revision, then each shard, if that still holds what was read before the registry. So the limits of
+an earlier revision never replace those of a later one. Managers do the same for changes that were interrupted.
+"""
+
+from collections.abc import Mapping
+
+from lisa_common.model.keys import ShardKeys, text_of, topics_key
+from lisa_common.model.limits import limits_of
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import managing
+from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.registry import parse_topic, with_revision
+
+__all__ = ["apply_limits", "read_limits", "revised", "write_limits", "wrong_shards"]
+
+
+def revised(before: Policy, after: Policy) -> Flow[Policy]:
+    """The policy under a new revision if limits, or the shares of shards in them, have changed."""
+    now: int = yield server_time()
+    return with_revision(before, after, now)
+
+
+def read_limits(keys: ShardKeys) -> Call[str]:
+    """Reads the limits of a shard; empty where it has none."""
+    return command("HGET", keys.of("door"), "limits", decode=lambda reply: text_of(reply or b""))
+
+
+def wrong_shards(layout: Layout) -> Flow[list[ShardKeys]]:
+    """Returns the shards of a topic whose limits differ from its policy."""
+    limits: list[str] = yield [read_limits(keys) for keys in layout.served]
+    return [keys for keys, stored in zip(layout.served, limits, strict=True) if stored != limits_of(layout, keys)]
+
+
+def apply_limits(prefix: str, topic: str) -> Flow[None]:
+    """Sets the limits of all shards of a topic as its policy says."""
+    layout, stored = yield from _read(prefix, topic)
+    while True:
+        # Drained shards, too: they have shares no more.
+        limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
+        before = stored
+        layout, stored = yield from _read(prefix, topic)
+        if stored != before:
+            continue
+        if not (yield from _write(layout, dict(zip(layout.ever, limits, strict=True)))):
+            return
+
+
+def write_limits(layout: Layout) -> Flow[None]:
+    """Sets the limits of the shards of a layout that is not in the registry yet."""
+    limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
+    yield from _write(layout, dict(zip(layout.ever, limits, strict=True)))
+
+
+def _write(layout: Layout, limits: Mapping[ShardKeys, str]) -> Flow[bool]:
+    """Writes the limits that differ from the layout. Returns whether any did."""
+    wanted = {keys: limits_of(layout, keys) for keys in limits}
+    calls = [managing.set_door(keys, limits[keys], wanted[keys]) for keys in limits if limits[keys] != wanted[keys]]
+    if calls:
+        yield calls
+    return bool(calls)
+
+
+def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes | None]]:
+    stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
+    return Layout(prefix, topic, parse_topic(topic, stored or b"{}").policy), stored
