@@ -57,7 +57,8 @@ class Route:
 
     def __post_init__(self) -> None:
         check_no_generator("handler", self.handler)
-        if not callable(self.handler) or inspect.isclass(self.handler):
+        given: object = self.handler
+        if inspect.isclass(given) or not callable(given):
             # A class would only make an object.
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):
