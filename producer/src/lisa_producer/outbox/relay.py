@@ -237,10 +237,11 @@ class Relay(Closing):
                     connection.execute(_NEW_LEASE, of)
                 found = connection.execute(_FIRST, {"of": name, "rows": rows}).all()
                 tried_ms = connection.scalar(_TRIED_MS, {"of": name})
+                # Before the commit, which may take longer than a cancel takes to follow a send.
+                read_at = time.monotonic()
         except IntegrityError:
             # Another relay has written the lease first.
             return None
-        read_at = time.monotonic()
         # Rounded down: a moment before the end of an earlier command of the id would make this send pass for a repeat
         # of what that command withdrew.
         tried = read_at - max(0, int(tried_ms or 0) - 1) / 1000
