@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from lisa_common.validation import MAX_HEADERS_BYTES
-from lisa_producer import InvalidInput, Message, Producer, State
+from lisa_producer import InvalidInput, Message, Producer, ProducerSettings, State
 from lisa_producer.outbox import Outbox, Relay
 from lisa_producer.outbox.table import ROWS
 from support.waiting import idle, wait_until
@@ -306,3 +306,39 @@ def test_a_hint_makes_a_relay_look(postgres: Engine, producer: Producer, relays:
     finally:
         relay.stop()
         thread.join()
+
+
+@pytest.mark.parametrize("by_driver", [False, True], ids=["sqlalchemy", "driver"])
+def test_a_notification_makes_a_relay_look(
+    *,
+    by_driver: bool,
+    postgres: Engine,
+    producer: Producer,
+    relays: Callable[..., Relay],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However seldom it polls."""
+    monkeypatch.setattr("lisa_producer.outbox.relay._FIRST_POLL_S", 60)
+    relay = relays(postgres, poll=60, listen=True)
+    outbox = Outbox(notify=True)
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    connection: Any = connected(postgres) if by_driver else postgres.connect()
+    try:
+        for _ in range(3):
+            id = outbox.send(connection, "orders", 1, delay=60)
+            connection.commit()
+            wait_until(lambda id=id: producer.find("orders", id), 20)  # type: ignore[misc]
+            idle(0.3)  # the look that finds nothing more is over, and the next one is a minute away
+    finally:
+        connection.close()
+        relay.stop()
+        thread.join()
+
+
+def test_only_postgresql_is_listened_to(engine: Engine, settings: ProducerSettings) -> None:
+    """A relay of another database says so."""
+    if engine.dialect.name == "postgresql":
+        return
+    with pytest.raises(InvalidInput, match="listen must be False, unless the database is PostgreSQL by psycopg 3"):
+        Relay(engine, settings=settings, listen=True)

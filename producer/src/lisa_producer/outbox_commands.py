@@ -41,6 +41,7 @@ def run(
     rows: Annotated[int, typer.Option(help="Most rows to send at once.")] = 1_000,
     poll_s: Annotated[float, typer.Option(help="Longest pause between polls, in seconds.")] = 1.0,
     lease_s: Annotated[float, typer.Option(help="Time until another relay takes over from a dead one.")] = 15.0,
+    listen: Annotated[bool, typer.Option("--listen", help="Wait for NOTIFY too, in PostgreSQL by psycopg 3.")] = False,
     settings: ProducerSettings,
 ) -> None:
     """Relays rows to Redis until SIGTERM. Any number of relays may run at once; there is no leader."""
@@ -51,7 +52,7 @@ def run(
     health = Health()
     with (
         opened(database) as engine,
-        Relay(engine, settings=settings, rows=rows, poll=poll_s, lease=lease_s) as relay,
+        Relay(engine, settings=settings, rows=rows, poll=poll_s, lease=lease_s, listen=listen) as relay,
         observed(settings.metrics, engine, health),
     ):
         asyncio.run(_run(relay, health))

@@ -10,10 +10,23 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Connection,
+    Engine,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
@@ -24,6 +37,7 @@ from lisa_common.logs import event
 from lisa_common.validation import check_int, duration_ms
 from lisa_producer.client import Producer
 from lisa_producer.message import Confirm, Message
+from lisa_producer.outbox.listening import check_listens, listening
 from lisa_producer.outbox.relayed import Row
 from lisa_producer.outbox.table import LEASES, ROWS, now_ms
 from lisa_producer.results import BatchResults, PartialSend
@@ -41,8 +55,34 @@ _STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 
-_COLUMNS = [ROWS.c[name] for name in ("id", "command", "message_id", "due", "options", "body")]
-_NEXT_TOPIC = select(ROWS.c.topic).where(ROWS.c.error.is_(None)).order_by(ROWS.c.topic).limit(1)
+# Made once: SQLAlchemy takes as long to make a statement as to run it.
+_TOPIC: BindParameter[str] = bindparam("of")
+_ME: BindParameter[str] = bindparam("me")
+_WAITS = ROWS.c.error.is_(None)
+_NEXT_TOPIC = select(ROWS.c.topic).where(_WAITS, ROWS.c.topic > _TOPIC).order_by(ROWS.c.topic).limit(1)
+_UNTIL = now_ms() + bindparam("lease_ms", type_=BigInteger)
+_TAKE = (
+    update(LEASES)
+    .where(LEASES.c.topic == _TOPIC, or_(LEASES.c.owner == _ME, LEASES.c.until_ms < now_ms()))
+    .values(owner=_ME, until_ms=_UNTIL, began_ms=func.coalesce(LEASES.c.began_ms, now_ms()))
+)
+_FIND_LEASE = select(LEASES.c.topic).where(LEASES.c.topic == _TOPIC)
+_NEW_LEASE = insert(LEASES).values(topic=_TOPIC, owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
+_TRIED_MS = select(now_ms() - LEASES.c.began_ms).where(LEASES.c.topic == _TOPIC)
+_FIRST = (
+    select(
+        *(ROWS.c[name] for name in ("id", "command", "message_id", "due", "options", "body")),
+        (now_ms() - ROWS.c.created_ms).label("age_ms"),
+    )
+    .where(ROWS.c.topic == _TOPIC, _WAITS)
+    .order_by(ROWS.c.id)
+    .limit(bindparam("rows"))
+)
+_MINE = update(LEASES).where(LEASES.c.topic == _TOPIC, LEASES.c.owner == _ME)
+# In the past; `outbox check` sees when a relay last worked.
+_GIVE_BACK = _MINE.values(owner="", until_ms=now_ms() - 1, began_ms=None)
+_KEEP = _MINE.values(began_ms=now_ms() - bindparam("tried_ms", type_=BigInteger))
+_DELETE = delete(ROWS).where(ROWS.c.id.in_(bindparam("ids", expanding=True)))
 
 
 @dataclass(slots=True)
@@ -82,8 +122,9 @@ class Relay(Closing):
 
     `engine` is SQLAlchemy's, a blocking one. Without `url` or `settings`, those of a producer come from the environment
     or `lisa.toml`. `confirm` is waited for before a row is deleted. Polls slow down to one in `poll` seconds (or
-    timedelta) while nothing comes; `wake` makes the next one come at once. If a relay dies, another one takes over its
-    topic after `lease`. Raises InvalidInput.
+    timedelta) while nothing comes; `wake` makes the next one come at once, and with `listen` so does each commit of
+    an `Outbox(notify=True)` in PostgreSQL. If a relay dies, another one takes over its topic after `lease`. Raises
+    InvalidInput.
     """
 
     def __init__(
@@ -96,9 +137,13 @@ class Relay(Closing):
         rows: int = 1_000,
         poll: Any = 1.0,
         lease: Any = 15.0,
+        listen: bool = False,
     ) -> None:
         if not isinstance(engine, Engine):
             raise InvalidInput("engine", engine, "an Engine of SQLAlchemy, none of asyncio")
+        if listen:
+            check_listens(engine)
+        self._listens = listen
         self._engine = engine
         self._most_rows = check_int("rows", rows, 1, 10_000)
         self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
@@ -124,6 +169,10 @@ class Relay(Closing):
 
     def run(self) -> None:
         """Relays until `stop`. Waits for the database and for Redis while they are away."""
+        with listening(self._engine, self.wake) if self._listens else nullcontext():
+            self._poll()
+
+    def _poll(self) -> None:
         wait_s, failures = _FIRST_POLL_S, 0
         while not self._stopped:
             try:
@@ -174,39 +223,25 @@ class Relay(Closing):
         """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
         self._looked_at = time.monotonic()
         with connection.begin():
-            return connection.scalar(_NEXT_TOPIC.where(ROWS.c.topic > name)) or ""
+            return connection.scalar(_NEXT_TOPIC, {"of": name}) or ""
 
     def _claim(self, connection: Connection, name: str, rows: int) -> _Claim | None:
         """Takes the lease of a topic and reads its first rows; None while another relay has the lease."""
         asked = time.monotonic()
         try:
             with connection.begin():
-                mine = (
-                    update(LEASES)
-                    .where(LEASES.c.topic == name, or_(LEASES.c.owner == self._name, LEASES.c.until_ms < now_ms()))
-                    .values(
-                        owner=self._name,
-                        until_ms=now_ms() + self._lease_ms,
-                        began_ms=func.coalesce(LEASES.c.began_ms, now_ms()),
-                    )
-                )
-                if not connection.execute(mine).rowcount:
-                    if connection.scalar(select(LEASES.c.topic).where(LEASES.c.topic == name)):
+                of = {"of": name, "me": self._name, "lease_ms": self._lease_ms}
+                if not connection.execute(_TAKE, of).rowcount:
+                    if connection.scalar(_FIND_LEASE, {"of": name}):
                         return None
-                    new = {"topic": name, "owner": self._name, "until_ms": now_ms() + self._lease_ms}
-                    connection.execute(insert(LEASES).values(**new, began_ms=now_ms()))
-                waiting = (
-                    select(*_COLUMNS, (now_ms() - ROWS.c.created_ms).label("age_ms"))
-                    .where(ROWS.c.topic == name, ROWS.c.error.is_(None))
-                    .order_by(ROWS.c.id)
-                    .limit(rows)
-                )
-                found = connection.execute(waiting).all()
-                tried_ms = connection.scalar(select(now_ms() - LEASES.c.began_ms).where(LEASES.c.topic == name))
+                    connection.execute(_NEW_LEASE, of)
+                found = connection.execute(_FIRST, {"of": name, "rows": rows}).all()
+                tried_ms = connection.scalar(_TRIED_MS, {"of": name})
+                # Before the commit, which may take longer than a cancel takes to follow a send.
+                read_at = time.monotonic()
         except IntegrityError:
             # Another relay has written the lease first.
             return None
-        read_at = time.monotonic()
         # Rounded down: a moment before the end of an earlier command of the id would make this send pass for a repeat
         # of what that command withdrew.
         tried = read_at - max(0, int(tried_ms or 0) - 1) / 1000
@@ -289,17 +324,17 @@ class Relay(Closing):
 
         Otherwise the lease says since when the rows that are left may have been sent.
         """
-        # In the past; `outbox check` sees when a relay last worked.
-        values: dict[str, Any] = {"owner": "", "until_ms": now_ms() - 1, "began_ms": None}
-        if not complete:
-            values = {"began_ms": now_ms() - int((time.monotonic() - claim.tried) * 1000) + 1}
-        mine = update(LEASES).where(LEASES.c.topic == name, LEASES.c.owner == self._name).values(values)
+        of = {"of": name, "me": self._name}
         with connection.begin():
-            if not connection.execute(mine).rowcount:
+            if complete:
+                kept = connection.execute(_GIVE_BACK, of)
+            else:
+                kept = connection.execute(_KEEP, of | {"tried_ms": int((time.monotonic() - claim.tried) * 1000) - 1})
+            if not kept.rowcount:
                 claim.done, claim.aside = [], {}
                 return
             if claim.done:
-                connection.execute(delete(ROWS).where(ROWS.c.id.in_(claim.done)))
+                connection.execute(_DELETE, {"ids": claim.done})
             for id, error in claim.aside.items():
                 connection.execute(update(ROWS).where(ROWS.c.id == id).values(error=error))
         for id, error in claim.aside.items():

@@ -21,6 +21,7 @@ from lisa_common.model.record import HEAD_BYTES, VERSION, unpack_record
 from lisa_common.protocol.ids import new_ids
 from lisa_common.validation import GENERATED_SUFFIX, Duration, check_callable, check_id, check_name
 from lisa_producer.message import Message, check_message, new_due
+from lisa_producer.outbox.listening import NOTIFY
 from lisa_producer.outbox.table import ROWS, dialect_of, now_ms
 
 __all__ = ["Outbox"]
@@ -51,11 +52,15 @@ class Outbox:
     written a command of the same id. MySQL and MariaDB keep the order of transactions that do not overlap.
 
     `codec` is as for `Producer`. `hint` is called after each commit of a SQLAlchemy session or Django connection, and
-    at that of a SQLAlchemy connection: `Relay.wake`, where a relay runs in this process.
+    at that of a SQLAlchemy connection: `Relay.wake`, where a relay runs in this process. With `notify`, relays that
+    listen look after each commit in PostgreSQL, which commits such transactions one after another.
     """
 
-    def __init__(self, *, codec: Codec | None = None, hint: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, *, codec: Codec | None = None, hint: Callable[[], object] | None = None, notify: bool = False
+    ) -> None:
         self._codec = check_codec(codec)
+        self._notify = notify
         check_callable("hint", hint)
         self._hint = hint
 
@@ -153,6 +158,8 @@ class Outbox:
             for lock in sorted({_lock_of(topic, id) for id in shared}):
                 execute(_LOCK, {"lock": lock})
         execute(_INSERT, [dict.fromkeys(_VALUES) | row | {"command": command, "topic": topic} for row in rows])
+        if self._notify and dialect == "postgresql":
+            execute(NOTIFY, {})
         if self._hint:
             self._hint_after_commit(connection)
 
