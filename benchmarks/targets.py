@@ -157,6 +157,8 @@ TARGETS = (
     _over_bare_programs("CPU", 1.15, "CPU of programs and server", _GATHERING),
     _over_bare_programs("lag mean", 1, "lag mean", _GATHERING),
     _over_bare_programs("lag p99", 1, "lag p99", _GATHERING),
+    Target("lag p50, 250 messages/s", "<=", 1.2, "ms", _median("peers: lisa, lag p50")),
+    Target("lag p99, 250 messages/s", "<=", 3, "ms", _median("peers: lisa, lag p99")),
     Target("lag, messages delivered early", "<=", 0, "", _median("lag: lisa, early")),
     Target(
         "send → deliver → ack, over a bare round trip",
@@ -167,7 +169,7 @@ TARGETS = (
     ),
     Target("memory of a waiting message", "<=", 450, "bytes", _median("memory: waiting message")),
     Target("idle, 100 topics: programs' CPU", "<=", 0.3, "s/min", _median("idle: 100 topics: programs' CPU")),
-    Target("idle, 100 topics: commands", "<=", 30, "1/s", _median("idle: 100 topics: commands")),
+    Target("idle, 100 topics: commands", "<=", 20, "1/s", _median("idle: 100 topics: commands")),
     Target(
         "idle, 10,000 topics: manager, share of a core",
         "<=",

@@ -42,6 +42,40 @@ async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Serv
                 await wait_until_async(lambda: client.xlen(f"{prefix}:{{topic-7}}:ready") == 1)
 
 
+async def test_one_command_tells_that_no_topic_has_schedules(
+    own_server: Callable[..., Server], prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manager looks for them every few seconds, in case a wake was lost."""
+    monkeypatch.setattr("lisa_manager.jobs.ticker._SCAN_S", 0.1)
+    server = own_server()
+    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        for number in range(TOPICS):
+            await producer.send(f"topic-{number}", b"x", delay=3_600)
+    with server.client() as client:
+        async with managed(server.url, prefix, quiet_poll_s=10, discover_s=600, housekeeping_s=0.05):
+            await wait_until_async(lambda: count_calls(client, "zrange") >= TOPICS)
+            looks, scans = count_calls(client, "exists"), count_calls(client, "hgetall")
+            # Each look for schedules ends with one for those that older releases have stored.
+            await wait_until_async(lambda: count_calls(client, "hgetall") >= scans + 10)
+            assert count_calls(client, "exists") < looks + 3 * TOPICS
+
+
+async def test_a_read_that_waits_in_vain_is_one_command(own_server: Callable[..., Server], prefix: str) -> None:
+    """The server has looked until the end of the wait; nobody needs to ask again."""
+    server = own_server()
+    settings = ConsumerSettings(redis_url=server.url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as consumer:
+        await consumer.read()
+        taken = []
+        with server.client() as client:
+            for _ in range(3):
+                before = count_calls(client, "xreadgroup")
+                assert await consumer.read(wait=0.1) == []
+                taken.append(count_calls(client, "xreadgroup") - before)
+    # A server's clock may be a little ahead.
+    assert min(taken) == 1
+
+
 async def test_a_worker_shows_by_one_command_that_it_is_alive(
     own_server: Callable[..., Server], prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
