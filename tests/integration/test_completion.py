@@ -8,8 +8,8 @@ from support.queue import Queue
 
 def _completed(commands: Commands, program: str, line: str, **env: str) -> list[str]:
     run = commands.producer if program == "lisa-producer" else commands.manager
-    # Typer's runner names a program "root".
-    asked = {"_ROOT_COMPLETE": "complete_bash", "COMP_WORDS": f"root {line}", "COMP_CWORD": str(line.count(" ") + 1)}
+    variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
+    asked = {variable: "complete_bash", "COMP_WORDS": f"{program} {line}", "COMP_CWORD": str(line.count(" ") + 1)}
     return run(**asked, **env).out.split()
 
 
