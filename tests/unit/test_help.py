@@ -65,6 +65,6 @@ def test_brackets_are_shown() -> None:
 def test_settings_are_a_section_of_their_own() -> None:
     """What a command needs comes first."""
     shown = CliRunner().invoke(producer, ["send", "--help"], env=_WIDE).stdout
-    places = [shown.index(text) for text in ("\nArguments:", "\nOptions:", "--delay", "\nSettings:", "--redis-url")]
+    places = [shown.index(text) for text in ("\nArguments:", "\nOptions:", "--ttl", "\nSettings:", "--redis-url")]
     assert places == sorted(places)
     assert "--json" not in shown.partition("\nSettings:")[2]
