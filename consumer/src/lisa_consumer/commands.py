@@ -35,7 +35,12 @@ __all__ = ["program", "run"]
 @with_settings(ConsumerSettings, unused=("patience_s",))
 def run(
     *,
-    worker: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker to run, as in app.tasks:worker.")],
+    worker: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKER", help="The worker to run, or a function that makes it, as in app.tasks:worker."
+        ),
+    ],
     processes: Annotated[
         int, typer.Option(min=1, max=1_000, help="How many processes to run, each with the whole worker.")
     ] = 1,
