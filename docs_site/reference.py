@@ -8,10 +8,10 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from lisa_consumer.commands import program as consumer
-from lisa_gateway.commands import program as gateway
-from lisa_manager.cli import program as manager
-from lisa_producer.commands import program as producer
+from lisa_consumer.program import program as consumer
+from lisa_gateway.program import program as gateway
+from lisa_manager.program import program as manager
+from lisa_producer.program import program as producer
 
 __all__ = ["render_commands", "render_http", "render_python"]
 
@@ -48,7 +48,7 @@ def render_commands() -> str:
                 program, [*path, "--help"], env={**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
             )
             # Options of settings are the same for all commands but `run`.
-            shown = help_.output if "run" in path else help_.output.partition("╭─ Settings")[0]
+            shown = help_.output if "run" in path else help_.output.partition("\nSettings:")[0]
             text = "\n".join(line.rstrip() for line in shown.replace("Usage: root", f"Usage: {name}").splitlines())
             parts.append(f"{'###' if path else '##'} {' '.join((name, *path))}\n\n```text\n{text.strip()}\n```")
     return "\n\n".join(parts) + "\n"

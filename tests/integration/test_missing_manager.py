@@ -17,7 +17,7 @@ from lisa_common.model.rights import RoleName
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managers import renew
 from lisa_consumer import Delivery
-from lisa_gateway.app import app, lifespan
+from lisa_gateway.asgi import app, lifespan
 from lisa_gateway.settings import GatewaySettings
 from lisa_manager import Admin
 from lisa_manager.admin.rights import ANY_TOPIC, rules

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from lisa_common.model.keys import ShardKeys, topics_key, workers_key
 from lisa_common.model.policy import Policy
-from lisa_consumer.commands import program
+from lisa_consumer.program import program
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server, idle, keys_left, wait_until
 from support.processes import Programs

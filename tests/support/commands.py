@@ -7,8 +7,8 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from lisa_manager.cli import program as manager
-from lisa_producer.commands import program as producer
+from lisa_manager.program import program as manager
+from lisa_producer.program import program as producer
 
 __all__ = ["Commands", "Ran"]
 
@@ -50,7 +50,7 @@ class Commands:
     def gateway(self, *words: object, stdin: str | None = None, **env: str) -> Ran:
         """Runs `lisa-gateway`."""
         # Imported here, as few tests need it, and it brings a server of HTTP.
-        from lisa_gateway.commands import program as gateway  # noqa: PLC0415
+        from lisa_gateway.program import program as gateway  # noqa: PLC0415
 
         return self._run(gateway, words, stdin, env)
 

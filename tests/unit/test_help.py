@@ -8,16 +8,17 @@ import typer
 from typer.testing import CliRunner
 
 from lisa_common.cli import new_program
-from lisa_consumer.commands import program as consumer
-from lisa_gateway.commands import program as gateway
-from lisa_manager.cli import program as manager
-from lisa_producer.commands import program as producer
+from lisa_common.cli.program import LazyCommand
+from lisa_consumer.program import program as consumer
+from lisa_gateway.program import program as gateway
+from lisa_manager.program import program as manager
+from lisa_producer.program import program as producer
 
 _WIDE = {"COLUMNS": "2000"}
 
 
 def _commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield path, command
+    yield path, command.load() if isinstance(command, LazyCommand) else command
     for name, part in getattr(command, "commands", {}).items():
         yield from _commands(part, *path, name)
 
@@ -31,25 +32,24 @@ _ALL = {
 
 
 def _squashed(text: str) -> str:
-    return "".join(text.replace("│", "").split())
+    return "".join(text.split())
 
 
 def _missing(program: typer.Typer, path: tuple[str, ...], command: Any) -> list[str]:
     """Its texts that its help does not show as they were written."""
     shown = _squashed(CliRunner().invoke(program, [*path, "--help"], env=_WIDE).stdout)
     written = [command.help, *(getattr(p, "help", None) for p in command.params if not getattr(p, "hidden", False))]
-    # Texts are escaped for the markup of rich by a backslash.
-    return [text for text in written if text and _squashed(text.replace("\\[", "[")) not in shown]
+    return [text for text in written if text and _squashed(text) not in shown]
 
 
 @pytest.mark.parametrize("name", _ALL)
 def test_help_shows_every_text(name: str) -> None:
-    """Brackets, which rich would take for markup, included."""
+    """Brackets included."""
     assert _missing(*_ALL[name]) == []
 
 
 def test_brackets_are_shown() -> None:
-    """The help of a pusher names the table of its targets; a program's own texts may have any brackets."""
+    """As they are: nothing takes them for markup."""
     shown = CliRunner().invoke(gateway, ["push", "--help"], env=_WIDE).stdout
     assert shown.count("[[push.targets]]") == 2
     program = new_program("lisa-test", "Takes 'lisa-gateway[dashboard]'.")
@@ -60,3 +60,11 @@ def test_brackets_are_shown() -> None:
 
     assert "lisa-gateway[dashboard]" in CliRunner().invoke(program, ["--help"], env=_WIDE).stdout
     assert "[bold]what[/bold]" in CliRunner().invoke(program, ["run", "--help"], env=_WIDE).stdout
+
+
+def test_settings_are_a_section_of_their_own() -> None:
+    """What a command needs comes first."""
+    shown = CliRunner().invoke(producer, ["send", "--help"], env=_WIDE).stdout
+    places = [shown.index(text) for text in ("\nArguments:", "\nOptions:", "--ttl", "\nSettings:", "--redis-url")]
+    assert places == sorted(places)
+    assert "--json" not in shown.partition("\nSettings:")[2]

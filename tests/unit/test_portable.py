@@ -6,9 +6,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("package", ["lisa_producer", "lisa_consumer", "lisa_manager.daemon"])
-def test_only_embedded_servers_need_file_locks(package: str) -> None:
+@pytest.mark.parametrize("module", ["lisa_producer.client", "lisa_consumer.worker.worker", "lisa_manager.daemon"])
+def test_only_embedded_servers_need_file_locks(module: str) -> None:
     """Systems without `fcntl` use all other schemes."""
-    code = f"import sys; sys.modules['fcntl'] = None; import {package}"
+    code = f"import sys; sys.modules['fcntl'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

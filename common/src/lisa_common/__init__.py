@@ -1,24 +1,29 @@
 """The parts that Lisa's programs share: stored data, calls, clients and commands. See `docs/architecture.md`."""
 
-from lisa_common.errors import (
-    AccessDenied,
-    Closed,
-    InvalidInput,
-    InvalidSettings,
-    LisaError,
-    NoFreeConnection,
-    NoGroup,
-    NotConfirmed,
-    OutcomeUnknown,
-    QueueFull,
-    Refused,
-    ServerError,
-    UnknownGroup,
-    UnknownTopic,
-    Unreachable,
-    Untrusted,
-)
-from lisa_common.model.policy import Policy
+from typing import TYPE_CHECKING
+
+from lisa_common.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lisa_common.errors import (
+        AccessDenied,
+        Closed,
+        InvalidInput,
+        InvalidSettings,
+        LisaError,
+        NoFreeConnection,
+        NoGroup,
+        NotConfirmed,
+        OutcomeUnknown,
+        QueueFull,
+        Refused,
+        ServerError,
+        UnknownGroup,
+        UnknownTopic,
+        Unreachable,
+        Untrusted,
+    )
+    from lisa_common.model.policy import Policy
 
 __version__ = "0.1.0"
 """The version of all distributions of Lisa."""
@@ -43,3 +48,18 @@ __all__ = [
     "Untrusted",
     "__version__",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lisa_common.errors": (
+            "AccessDenied Closed InvalidInput InvalidSettings LisaError NoFreeConnection NoGroup NotConfirmed "
+            "OutcomeUnknown QueueFull Refused ServerError UnknownGroup UnknownTopic Unreachable Untrusted"
+        ),
+        "lisa_common.model.policy": "Policy",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

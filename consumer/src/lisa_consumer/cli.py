@@ -7,4 +7,4 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs a command line, and exits."""
-    start("lisa-consumer", "lisa_consumer.commands")
+    start("lisa-consumer", "lisa_consumer.program")

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from lisa_common.cli import WaitOption, new_program, wait_s, with_settings
+from lisa_common.cli import WaitOption, wait_s, with_settings
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.collector import spare_collector
@@ -23,21 +23,24 @@ from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import PING
 from lisa_consumer import metrics
+from lisa_consumer.program import program
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.load_worker import load_worker
 from lisa_consumer.worker.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.worker.worker import Worker
 
-__all__ = ["program"]
-
-program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on Redis Streams.")
+__all__ = ["program", "run"]
 
 
-@program.command()
 @with_settings(ConsumerSettings, unused=("patience_s",))
 def run(
     *,
-    worker: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker to run, as in app.tasks:worker.")],
+    worker: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKER", help="The worker to run, or a function that makes it, as in app.tasks:worker."
+        ),
+    ],
     processes: Annotated[
         int, typer.Option(min=1, max=1_000, help="How many processes to run, each with the whole worker.")
     ] = 1,

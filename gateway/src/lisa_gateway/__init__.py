@@ -3,8 +3,25 @@
 application = app(GatewaySettings.load(redis_url="redis://localhost:6379"))
 """
 
+from typing import TYPE_CHECKING
+
 from lisa_common import __version__
-from lisa_gateway.app import app, lifespan
-from lisa_gateway.settings import GatewaySettings
+from lisa_common.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lisa_gateway.asgi import app, lifespan
+    from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["GatewaySettings", "__version__", "app", "lifespan"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lisa_gateway.asgi": "app lifespan",
+        "lisa_gateway.settings": "GatewaySettings",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

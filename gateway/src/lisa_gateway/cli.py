@@ -7,4 +7,4 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs a command line, and exits."""
-    start("lisa-gateway", "lisa_gateway.commands")
+    start("lisa-gateway", "lisa_gateway.program")

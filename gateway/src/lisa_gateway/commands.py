@@ -7,20 +7,18 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr, ValidationError
 
-from lisa_common.cli import JsonFlag, WaitOption, new_program, print_json, say, wait_s, with_settings
+from lisa_common.cli import JsonFlag, WaitOption, print_json, say, wait_s, with_settings
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
+from lisa_gateway.program import program
 from lisa_gateway.push import PushSettings, Target
 from lisa_gateway.push.target import check_url
 from lisa_gateway.settings import GatewaySettings
 
-__all__ = ["program"]
-
-program = new_program("lisa-gateway", "Serves Lisa, a delay queue on Redis Streams, over HTTP.")
+__all__ = ["openapi", "program", "push", "run", "token"]
 
 
-@program.command()
 @with_settings(GatewaySettings)
 def run(*, wait: WaitOption = None, settings: GatewaySettings) -> None:
     """Serves HTTP until SIGTERM or SIGINT, then stops gracefully. Any number may run, behind any balancer.
@@ -35,7 +33,6 @@ def run(*, wait: WaitOption = None, settings: GatewaySettings) -> None:
         runner.run(serve(settings, patience_s=patience_s))
 
 
-@program.command()
 @with_settings(GatewaySettings)
 def openapi(*, settings: GatewaySettings) -> None:
     """Prints the OpenAPI 3.1 document of /v1, which a gateway of these settings serves at /v1/openapi.json."""
@@ -44,7 +41,6 @@ def openapi(*, settings: GatewaySettings) -> None:
     print_json(describe(settings.root_path))
 
 
-@program.command()
 def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")],
     *,
@@ -70,7 +66,6 @@ def token(
         say(f"{field} = {dumps(value)}")
 
 
-@program.command()
 @with_settings(PushSettings)
 def push(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC", help="Whose messages to push.")] = None,

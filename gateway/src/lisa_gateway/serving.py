@@ -16,7 +16,7 @@ from granian.server.embed import Server
 from lisa_common.collector import spare_collector
 from lisa_common.errors import InvalidSettings, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
-from lisa_gateway.app import app, lifespan
+from lisa_gateway.asgi import app, lifespan
 from lisa_gateway.dashboard import PAGES
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import observed

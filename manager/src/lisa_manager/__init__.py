@@ -1,43 +1,48 @@
 """The daemon that promotes, reclaims and trims; the operator's commands; and the operator's Python API."""
 
+from typing import TYPE_CHECKING
+
 from lisa_common import __version__
-from lisa_common.model.death import Death
-from lisa_common.model.failure import Failure
-from lisa_common.model.pattern_policies import Origin, PatternPolicy
-from lisa_common.model.record import Record
-from lisa_common.model.schedule import Schedule
-from lisa_common.model.worker_state import RunningHandler, Wish, WorkerState, WorkerStatus
-from lisa_common.protocol.managing import AbortOutcome
-from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
-from lisa_common.protocol.registry import Topic
-from lisa_manager.admin.activity import Activity
-from lisa_manager.admin.async_client import AsyncAdmin
-from lisa_manager.admin.audit.problem import Kind, Problem
-from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
-from lisa_manager.admin.cancel_many import WaitingFilter
-from lisa_manager.admin.check import CheckReport, Finding
-from lisa_manager.admin.client import Admin
-from lisa_manager.admin.consumers import ConsumerStatus
-from lisa_manager.admin.due_counts import DueCounts
-from lisa_manager.admin.events import TopicEvents
-from lisa_manager.admin.garbage import REASONS, DeadLetter
-from lisa_manager.admin.garbage_summary import GarbageCause, GarbageSummary
-from lisa_manager.admin.groups import DroppedGroup, GroupDebt
-from lisa_manager.admin.history import Lags, Sample
-from lisa_manager.admin.listing import ListedMessage, MessagePage
-from lisa_manager.admin.operations import Operation, new_operation_id
-from lisa_manager.admin.patterns import Explained, PatternChange
-from lisa_manager.admin.reshard import ReshardResult
-from lisa_manager.admin.schedule_changes import ImportedSchedules
-from lisa_manager.admin.schedule_sends import Backfilled
-from lisa_manager.admin.schedules import ScheduleState
-from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
-from lisa_manager.admin.topics import DEFAULT, Dropped
-from lisa_manager.admin.trace import Hop
-from lisa_manager.admin.traffic import TopicTraffic
-from lisa_manager.server_checks import Health
-from lisa_manager.server_facts import ManagerSign, NodeFacts, ServerFacts
-from lisa_manager.settings import ManagerSettings
+from lisa_common.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lisa_common.model.death import Death
+    from lisa_common.model.failure import Failure
+    from lisa_common.model.pattern_policies import Origin, PatternPolicy
+    from lisa_common.model.record import Record
+    from lisa_common.model.schedule import Schedule
+    from lisa_common.model.worker_state import RunningHandler, Wish, WorkerState, WorkerStatus
+    from lisa_common.protocol.managing import AbortOutcome
+    from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
+    from lisa_common.protocol.registry import Topic
+    from lisa_manager.admin.activity import Activity
+    from lisa_manager.admin.async_client import AsyncAdmin
+    from lisa_manager.admin.audit.problem import Kind, Problem
+    from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
+    from lisa_manager.admin.cancel_many import WaitingFilter
+    from lisa_manager.admin.check import CheckReport, Finding
+    from lisa_manager.admin.client import Admin
+    from lisa_manager.admin.consumers import ConsumerStatus
+    from lisa_manager.admin.due_counts import DueCounts
+    from lisa_manager.admin.events import TopicEvents
+    from lisa_manager.admin.garbage import REASONS, DeadLetter
+    from lisa_manager.admin.garbage_summary import GarbageCause, GarbageSummary
+    from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+    from lisa_manager.admin.history import Lags, Sample
+    from lisa_manager.admin.listing import ListedMessage, MessagePage
+    from lisa_manager.admin.operations import Operation, new_operation_id
+    from lisa_manager.admin.patterns import Explained, PatternChange
+    from lisa_manager.admin.reshard import ReshardResult
+    from lisa_manager.admin.schedule_changes import ImportedSchedules
+    from lisa_manager.admin.schedule_sends import Backfilled
+    from lisa_manager.admin.schedules import ScheduleState
+    from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
+    from lisa_manager.admin.topics import DEFAULT, Dropped
+    from lisa_manager.admin.trace import Hop
+    from lisa_manager.admin.traffic import TopicTraffic
+    from lisa_manager.server_checks import Health
+    from lisa_manager.server_facts import ManagerSign, NodeFacts, ServerFacts
+    from lisa_manager.settings import ManagerSettings
 
 __all__ = [
     "BUCKETS",
@@ -106,3 +111,50 @@ __all__ = [
     "__version__",
     "new_operation_id",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lisa_common.model.death": "Death",
+        "lisa_common.model.failure": "Failure",
+        "lisa_common.model.pattern_policies": "Origin PatternPolicy",
+        "lisa_common.model.record": "Record",
+        "lisa_common.model.schedule": "Schedule",
+        "lisa_common.model.worker_state": "RunningHandler Wish WorkerState WorkerStatus",
+        "lisa_common.protocol.managing": "AbortOutcome",
+        "lisa_common.protocol.producing": "CancelOutcome CopyState Found RescheduleOutcome State",
+        "lisa_common.protocol.registry": "Topic",
+        "lisa_manager.admin.activity": "Activity",
+        "lisa_manager.admin.async_client": "AsyncAdmin",
+        "lisa_manager.admin.bulk": "BulkResult GarbageFilter GarbageList OnProgress StopBulk",
+        "lisa_manager.admin.cancel_many": "WaitingFilter",
+        "lisa_manager.admin.check": "CheckReport Finding",
+        "lisa_manager.admin.client": "Admin",
+        "lisa_manager.admin.consumers": "ConsumerStatus",
+        "lisa_manager.admin.due_counts": "DueCounts",
+        "lisa_manager.admin.events": "TopicEvents",
+        "lisa_manager.admin.garbage": "REASONS DeadLetter",
+        "lisa_manager.admin.garbage_summary": "GarbageCause GarbageSummary",
+        "lisa_manager.admin.groups": "DroppedGroup GroupDebt",
+        "lisa_manager.admin.history": "Lags Sample",
+        "lisa_manager.admin.listing": "ListedMessage MessagePage",
+        "lisa_manager.admin.operations": "Operation new_operation_id",
+        "lisa_manager.admin.patterns": "Explained PatternChange",
+        "lisa_manager.admin.audit.problem": "Kind Problem",
+        "lisa_manager.admin.reshard": "ReshardResult",
+        "lisa_manager.admin.schedule_changes": "ImportedSchedules",
+        "lisa_manager.admin.schedule_sends": "Backfilled",
+        "lisa_manager.admin.schedules": "ScheduleState",
+        "lisa_manager.admin.status": "BUCKETS GroupStatus TopicSizes TopicStatus",
+        "lisa_manager.admin.topics": "DEFAULT Dropped",
+        "lisa_manager.admin.trace": "Hop",
+        "lisa_manager.admin.traffic": "TopicTraffic",
+        "lisa_manager.server_checks": "Health",
+        "lisa_manager.server_facts": "ManagerSign NodeFacts ServerFacts",
+        "lisa_manager.settings": "ManagerSettings",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,4 +7,4 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs the command line, and exits."""
-    start("lisa-producer", "lisa_producer.commands")
+    start("lisa-producer", "lisa_producer.program")

@@ -6,7 +6,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
 
@@ -18,7 +18,6 @@ from lisa_common.cli import (
     EXIT_NOT_DONE,
     EXIT_WRONG,
     JsonFlag,
-    new_program,
     print_json,
     progress,
     read_duration,
@@ -29,28 +28,37 @@ from lisa_common.cli import (
     shown_moment,
     with_settings,
 )
+from lisa_common.client.connection import Connection
 from lisa_common.errors import Described, InvalidInput, LisaError, NotConfirmed
+from lisa_common.protocol.registry import read_registry
 from lisa_common.validation import check_name
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
 from lisa_producer.json_lines import Line, read_lines
 from lisa_producer.load import Load
 from lisa_producer.message import Confirm
-from lisa_producer.outbox_commands import add_outbox
+from lisa_producer.program import program
 from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["program"]
+__all__ = ["load", "program", "send"]
 
 T = TypeVar("T")
-
-program = new_program("lisa-producer", "Sends messages to Lisa, a delay queue on Redis Streams.")
-add_outbox(program)
 
 
 def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
     option: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
     return option
+
+
+def _known_topics(ctx: typer.Context) -> list[str]:
+    """Completes a topic; by none where the server does not answer within two seconds."""
+    given = {name: value for name, value in ctx.params.items() if name in ProducerSettings.model_fields}
+    with suppress(LisaError):
+        settings = ProducerSettings.load(**given).model_copy(update={"timeout_s": 2.0})
+        with Connection.of(settings, name="lisa-producer") as connection:
+            return sorted(connection.run(read_registry(settings.prefix)))
+    return []
 
 
 Body = Annotated[
@@ -71,10 +79,11 @@ ConfirmOption = Annotated[
 ]
 
 
-@program.command()
 @with_settings(ProducerSettings, defaults={"patience_s": 0.0}, unused=("metrics",))  # somebody waits at the terminal
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False)],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False, autocompletion=_known_topics)
+    ],
     body: Body = None,
     *,
     delay: Annotated[
@@ -170,7 +179,6 @@ def _read(read: Callable[[str, str], T], name: str, text: str | None) -> T | Non
     return None if text is None else read(name, text)
 
 
-@program.command()
 @with_settings(ProducerSettings, unused=("metrics",))
 def load(
     file: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, sub_commands, with_settings
+from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_producer.settings import ProducerSettings
@@ -15,7 +15,7 @@ from lisa_producer.settings import ProducerSettings
 if TYPE_CHECKING:
     from lisa_producer.outbox.relay import Relay
 
-__all__ = ["add_outbox"]
+__all__ = ["ddl_", "run", "status"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +23,6 @@ Database = Annotated[
     str,
     typer.Option(metavar="URL", envvar="DATABASE_URL", help="SQLAlchemy's URL of the database.", show_default=False),
 ]
-
-
-def add_outbox(program: typer.Typer) -> None:
-    """Adds the commands of the outbox to a program."""
-    group = sub_commands(program, "outbox", "Relays messages that were written with database transactions.")
-    group.command()(run)
-    group.command("ddl")(print_ddl)
-    group.command()(status)
-    group.command()(check)
 
 
 @with_settings(ProducerSettings)
@@ -71,9 +62,7 @@ async def _run(relay: "Relay", health: Health) -> None:
         beating.cancel()
 
 
-def print_ddl(
-    *, dialect: Annotated[str, typer.Option(help="postgresql, mysql, mariadb or sqlite.")] = "postgresql"
-) -> None:
+def ddl_(*, dialect: Annotated[str, typer.Option(help="postgresql, mysql, mariadb or sqlite.")] = "postgresql") -> None:
     """Prints the statements that create the tables of the outbox."""
     from lisa_producer.outbox import ddl  # noqa: PLC0415
 

@@ -8,31 +8,37 @@ Needs the `cli` extra. Exit codes are the same everywhere:
     130  interrupted
 """
 
-from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
-from lisa_common.cli.output import (
-    print_json,
-    print_json_list,
-    print_table,
-    say,
-    shown_duration,
-    shown_exactly,
-    shown_moment,
-)
-from lisa_common.cli.parse import DURATION_FORM, read_duration, read_header, read_moment, read_ms
-from lisa_common.cli.program import (
-    EXIT_FINE,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_DONE,
-    EXIT_WRONG,
-    Declined,
-    confirm,
-    new_program,
-    sub_commands,
-)
-from lisa_common.cli.progress import progress
-from lisa_common.cli.tables import Column
-from lisa_common.cli.waiting import WaitOption, wait_s
-from lisa_common.escaping import shown
+from typing import TYPE_CHECKING
+
+from lisa_common.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lisa_common.cli.columns import Column
+    from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
+    from lisa_common.cli.output import (
+        print_json,
+        print_json_list,
+        print_table,
+        say,
+        shown_duration,
+        shown_exactly,
+        shown_moment,
+    )
+    from lisa_common.cli.parse import DURATION_FORM, read_duration, read_header, read_moment, read_ms
+    from lisa_common.cli.program import (
+        EXIT_FINE,
+        EXIT_INTERRUPTED,
+        EXIT_NOT_DONE,
+        EXIT_WRONG,
+        Declined,
+        add_commands,
+        confirm,
+        new_program,
+        sub_commands,
+    )
+    from lisa_common.cli.progress_bar import progress
+    from lisa_common.cli.waiting import WaitOption, wait_s
+    from lisa_common.escaping import shown
 
 __all__ = [
     "DURATION_FORM",
@@ -45,6 +51,7 @@ __all__ = [
     "JsonFlag",
     "WaitOption",
     "YesFlag",
+    "add_commands",
     "confirm",
     "new_program",
     "print_json",
@@ -64,3 +71,25 @@ __all__ = [
     "wait_s",
     "with_settings",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lisa_common.cli.options": "JsonFlag YesFlag with_settings",
+        "lisa_common.cli.output": (
+            "print_json print_json_list print_table say shown_duration shown_exactly shown_moment"
+        ),
+        "lisa_common.cli.parse": "DURATION_FORM read_duration read_header read_moment read_ms",
+        "lisa_common.cli.program": (
+            "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG Declined add_commands confirm new_program sub_commands"
+        ),
+        "lisa_common.cli.progress_bar": "progress",
+        "lisa_common.cli.columns": "Column",
+        "lisa_common.cli.waiting": "WaitOption wait_s",
+        "lisa_common.escaping": "shown",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,9 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-
-from lisa_common.cli.tables import Column, table_or_blocks
+from lisa_common.cli.columns import Column
 from lisa_common.escaping import shown, shown_lines
 from lisa_common.logs import moment
 
@@ -33,6 +31,11 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
     if not cells and nothing:
         say(nothing)
     elif sys.stdout.isatty():
+        # Imported here, as only terminals need rich, which takes long.
+        from rich.console import Console  # noqa: PLC0415
+
+        from lisa_common.cli.tables import table_or_blocks  # noqa: PLC0415
+
         console = Console()
         console.print(table_or_blocks(columns, cells, console.width))
     else:

@@ -4,25 +4,29 @@ import errno
 import io
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
-from typing import Annotated, Any
+from importlib import import_module, metadata
+from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
 from lisa_common.errors import LisaError
 from lisa_common.escaping import shown
 from lisa_common.logs import event, is_json
+from lisa_common.start import EXIT_INTERRUPTED, quiet_imports
 
 __all__ = [
     "EXIT_FINE",
     "EXIT_INTERRUPTED",
     "EXIT_NOT_DONE",
     "EXIT_WRONG",
+    "Command",
     "Declined",
+    "LazyCommand",
+    "add_commands",
     "confirm",
     "new_program",
     "sub_commands",
@@ -31,7 +35,6 @@ __all__ = [
 EXIT_FINE = 0
 EXIT_WRONG = 1
 EXIT_NOT_DONE = 2
-EXIT_INTERRUPTED = 130
 
 # Click's base of usage errors, which some versions of typer vendor and others import.
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -41,12 +44,20 @@ class Declined(LisaError):
     """A destructive command was not confirmed."""
 
 
-class _Program(TyperGroup):
-    """The outermost group of commands: the one place where errors become lines and exit codes."""
+class _Group(TyperGroup):
+    """Commands, which a shell can complete without what their own options need."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        _escape_help(self)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses a command line."""
+        if ctx.resilient_parsing:
+            # Typer would import pydantic to read values, which do not matter here.
+            for param in self.get_params(ctx):
+                param.process_value = lambda ctx, value: value  # type: ignore[method-assign]  # noqa: ARG005
+        return super().parse_args(ctx, args)
+
+
+class _Program(_Group):
+    """The outermost group of commands: the one place where errors become lines and exit codes."""
 
     def main(
         self,
@@ -110,18 +121,59 @@ class _Program(TyperGroup):
                 print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
 
 
-def _escape_help(command: Any) -> None:
-    """Has help show brackets, as in `[[push.targets]]`, which typer would take for markup."""
-    for each in (command, *command.params):
-        for name in ("help", "short_help", "epilog"):
-            text = getattr(each, name, None)
-            if text and "[" in text:
-                # Imported here, as it costs as much as a command; few texts need it.
-                from rich.markup import escape  # noqa: PLC0415
+class Command(TyperCommand):
+    """A command whose help shows the options of each panel in a section of their own, after all others."""
 
-                setattr(each, name, escape(text))
-    for part in getattr(command, "commands", {}).values():
-        _escape_help(part)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments, options, and then the panels."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is None:
+                continue
+            kind = "Arguments" if param.param_type_name == "argument" else "Options"
+            sections.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command of a module that is imported when the command, or its help, is asked for."""
+
+    def load(self) -> Command:
+        """The command itself."""
+        with quiet_imports():
+            command = cast("Callable[[], Any]", self.callback)()
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(self.name, cls=Command)(command)
+        return cast("Command", typer.main.get_command(alone))
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the command itself, which runs in place of this one."""
+        return self.load().make_context(info_name, args, parent=parent, **extra)
+
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - as in typer
+        """The whole summary: lists of commands wrap it."""
+        return self.help or ""
+
+
+def add_commands(group: typer.Typer, module: str, summaries: Mapping[str, str]) -> None:
+    """Adds functions of a module, which is imported when one is used: `list_` as `list`, `run_now` as `run-now`.
+
+    Help lists `summaries` without the module: by function, the docstring up to its first empty line. A test compares
+    the two.
+    """
+    for function, summary in summaries.items():
+        name = function.rstrip("_").replace("_", "-")
+        group.command(name, cls=LazyCommand, help=summary)(_finder(module, function))
+
+
+def _finder(module: str, function: str) -> Callable[[], Any]:
+    def find() -> Any:
+        return getattr(import_module(module), function)
+
+    return find
 
 
 def new_program(name: str, purpose: str) -> typer.Typer:
@@ -130,9 +182,11 @@ def new_program(name: str, purpose: str) -> typer.Typer:
         name=name,
         help=purpose,
         cls=_Program,
+        # Rich would take as long to import as everything else that `--help` needs.
+        rich_markup_mode=None,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
         epilog="Exit codes: 0 done, 1 done and something is wrong, 2 not done.",
     )
 
@@ -155,7 +209,7 @@ def new_program(name: str, purpose: str) -> typer.Typer:
 
 def sub_commands(program: typer.Typer, name: str, purpose: str) -> typer.Typer:
     """A group of commands below a program."""
-    group = typer.Typer(name=name, help=purpose, no_args_is_help=True)
+    group = typer.Typer(name=name, help=purpose, cls=_Group, no_args_is_help=True, rich_markup_mode=None)
     program.add_typer(group)
     return group
 

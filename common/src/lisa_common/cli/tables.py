@@ -5,7 +5,6 @@ have to go, each row becomes a block of lines, one for each cell.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Column", "in_shares", "new_table", "table_or_blocks"]
+from lisa_common.cli.columns import Column
+
+__all__ = ["in_shares", "new_table", "table_or_blocks"]
 
 _GAP = 2
 """Spaces between columns."""
@@ -24,16 +25,6 @@ _SHORTEST = 8
 
 _EMPTY = {"", "-", ".", "0", "0s"}
 """Cells that tell nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; numbers are aligned to the right."""
-
-    title: str
-    number: bool = False
-    whole: bool = False
-    """Whether its cells are never cut, as those of numbers: times, for example."""
 
 
 Rows = Sequence[Sequence[str]]

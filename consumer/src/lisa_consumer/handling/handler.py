@@ -57,9 +57,7 @@ class Route:
 
     def __post_init__(self) -> None:
         check_no_generator("handler", self.handler)
-        given: object = self.handler
-        if inspect.isclass(given) or not callable(given):
-            # A class would only make an object.
+        if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):
             raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
@@ -147,6 +145,11 @@ async def _within(timeout_s: float, result: Awaitable[object]) -> object:
         if limit.expired():
             raise TimeoutError(f"the handler took longer than {timeout_s:g} s") from None
         raise
+
+
+def _is_fit(handler: object) -> bool:
+    """Whether a call handles a message: a class would only make an object."""
+    return callable(handler) and not inspect.isclass(handler)
 
 
 def _takes_one(handler: Callable[..., object]) -> bool:

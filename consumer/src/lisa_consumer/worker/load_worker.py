@@ -1,6 +1,7 @@
 """Imports the worker that a command line names."""
 
 import importlib
+import inspect
 import logging
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 def load_worker(target: str) -> Worker:
     """The worker of `module:name`, imported from the working directory first; raises InvalidInput.
 
+    The name may be that of a function without arguments, which makes the worker; its errors are raised as they are.
     Logs the traceback of a module that fails, from its own first line on.
     """
     module_name, _, name = target.partition(":")
@@ -27,8 +29,11 @@ def load_worker(target: str) -> Worker:
     sys.path.insert(0, str(Path.cwd()))
     module = _import(module_name, target)
     worker = getattr(module, name, None)
+    kind = "is missing" if worker is None else f"is of type {type(worker).__name__}"
+    if inspect.isfunction(worker):
+        worker = worker()
+        kind = f"returned {type(worker).__name__}"
     if not isinstance(worker, Worker):
-        kind = "is missing" if worker is None else f"is of type {type(worker).__name__}"
         raise InvalidInput("worker", target, f"the name of a Worker ({name!r} {kind})")
     return worker
 

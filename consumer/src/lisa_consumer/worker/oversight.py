@@ -66,8 +66,11 @@ class Oversight:
             await self._try(self._connection.call(workers.leave(self._prefix, self._core.group, self._name)))
 
     async def _run(self) -> None:
+        turn = time.monotonic()
         while True:
-            await asyncio.sleep(_PAUSE_S)
+            # Turns do not drift by what they take: what an operator asks is seen within a second.
+            turn = max(turn + _PAUSE_S, time.monotonic())
+            await asyncio.sleep(turn - time.monotonic())
             await self._try(self._life.aborts.look())
             await self._try(self._report())
 

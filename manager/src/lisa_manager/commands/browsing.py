@@ -8,11 +8,12 @@ import typer
 from lisa_common.cli import Column, JsonFlag, print_json_list, print_table, say, shown_duration, shown_moment
 from lisa_manager import Admin, ListedMessage, ManagerSettings, State
 from lisa_manager.commands.bodies import excerpt, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, require_group
+from lisa_manager.commands.shared import TopicName, admin_command, complete_group, opened, require_group
 
 __all__ = ["list_"]
 
 _PAGE = 1_000
+_STATES = ("waiting", "ready", "delivered", "retry", "garbage")
 _COLUMNS = (
     *map(Column, ("id", "group")),
     Column("at", whole=True),
@@ -25,12 +26,23 @@ _COLUMNS = (
 def list_(
     topic: TopicName,
     state: Annotated[
-        str, typer.Argument(metavar="STATE", help="waiting, ready, delivered, retry or garbage.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="STATE",
+            help="waiting, ready, delivered, retry or garbage.",
+            show_default=False,
+            autocompletion=lambda: _STATES,
+        ),
     ],
     *,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help='Only copies of this group; "" for no group.', show_default=False),
+        typer.Option(
+            metavar="GROUP",
+            help='Only copies of this group; "" for no group.',
+            show_default=False,
+            autocompletion=complete_group,
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
     json: JsonFlag = False,

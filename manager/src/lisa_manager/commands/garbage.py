@@ -27,6 +27,7 @@ from lisa_manager.commands.bodies import record_document
 from lisa_manager.commands.shared import (
     TopicName,
     admin_command,
+    complete_group,
     opened,
     print_trace,
     progress_of,
@@ -38,7 +39,13 @@ __all__ = ["list_", "purge", "replay", "summary"]
 MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
 AllFlag = Annotated[bool, typer.Option("--all", help="All dead letters that the other options select.")]
 Group = Annotated[
-    str | None, typer.Option(metavar="GROUP", help='Only copies of this group; "" for no group.', show_default=False)
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help='Only copies of this group; "" for no group.',
+        show_default=False,
+        autocompletion=complete_group,
+    ),
 ]
 Reason = Annotated[
     str | None,

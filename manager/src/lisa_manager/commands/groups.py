@@ -9,7 +9,7 @@ from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_
 from lisa_common.errors import UnknownGroup
 from lisa_common.validation import check_name
 from lisa_manager import GroupDebt, ManagerSettings
-from lisa_manager.commands.shared import TopicName, admin_command, opened
+from lisa_manager.commands.shared import TopicName, admin_command, complete_group, opened
 from lisa_manager.commands.topics import ForceFlag
 
 __all__ = ["drop", "list_"]
@@ -36,7 +36,9 @@ def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings
 @admin_command
 def drop(
     topic: TopicName,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)],
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="The group.", show_default=False, autocompletion=complete_group)
+    ],
     *,
     force: ForceFlag = False,
     yes: YesFlag = False,

@@ -25,14 +25,19 @@ from lisa_common.errors import Described, InvalidInput
 from lisa_manager import DEFAULT, ManagerSettings, Schedule, ScheduleState
 from lisa_manager.commands.bodies import read_body
 from lisa_manager.commands.schedule_fields import read_header, read_schedule_file, value_of
-from lisa_manager.commands.shared import admin_command, opened
+from lisa_manager.commands.shared import admin_command, complete_schedule, complete_topic, opened
 
 __all__ = ["backfill", "delete", "import_", "list_", "pause", "resume", "run_now", "set_", "show", "skip"]
 
 _SHOWN_TICKS = 10
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where its messages go.", show_default=False)]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.", show_default=False)]
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="Where its messages go.", show_default=False, autocompletion=complete_topic),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The schedule.", show_default=False, autocompletion=complete_schedule)
+]
 
 
 def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it

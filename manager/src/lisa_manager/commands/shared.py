@@ -16,6 +16,10 @@ from lisa_manager import Admin, ManagerSettings
 __all__ = [
     "TopicName",
     "admin_command",
+    "complete_group",
+    "complete_schedule",
+    "complete_topic",
+    "complete_worker",
     "opened",
     "print_trace",
     "progress_of",
@@ -27,7 +31,33 @@ __all__ = [
 admin_command = with_settings(ManagerSettings, shared_only=True)
 """Makes a function an operator's command, with options for the server and without those of the daemon."""
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+
+def _known(names_of: Callable[[Admin, str], Iterable[str]]) -> Callable[[typer.Context], list[str]]:
+    """Returns what completes a value by names that the server knows, of a topic; by none where it does not answer."""
+
+    def complete(ctx: typer.Context) -> list[str]:
+        given = {name: value for name, value in ctx.params.items() if name in ManagerSettings.model_fields}
+        with suppress(LisaError):
+            settings = ManagerSettings.load(**given).model_copy(update={"timeout_s": _COMPLETES_WITHIN_S})
+            with Admin(settings=settings, patience_s=0.0) as admin:
+                # An option whose value is completed leaves arguments unread.
+                return list(names_of(admin, ctx.params.get("topic") or next(iter(ctx.args), "")))
+        return []
+
+    return complete
+
+
+_COMPLETES_WITHIN_S = 2.0
+"""How long a TAB waits for the server, in seconds."""
+
+complete_topic = _known(lambda admin, _: _topics(admin))
+complete_group = _known(lambda admin, topic: [each.group for each in admin.groups(topic)])
+complete_schedule = _known(lambda admin, topic: [each.name for each in admin.list_schedules(topic)])
+complete_worker = _known(lambda admin, _: [each.name for each in admin.workers()])
+
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, autocompletion=complete_topic)
+]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, print_table, say, shown
 from lisa_manager import ManagerSettings, TopicStatus
-from lisa_manager.commands.shared import admin_command, opened, warn_of_missing_manager
+from lisa_manager.commands.shared import admin_command, complete_topic, opened, warn_of_missing_manager
 from lisa_manager.commands.status_tables import DUE_IN, Rates, listings, unhealthy_first
 from lisa_manager.commands.watch import watch as watch_status
 
@@ -17,7 +17,10 @@ __all__ = ["status"]
 
 @admin_command
 def status(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False)] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False, autocompletion=complete_topic),
+    ] = None,
     *,
     watch: Annotated[
         float | None, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="Repeat after so many seconds.")

@@ -42,8 +42,9 @@ def _document(policy: Policy) -> dict[str, Any]:
 
 def _shown_policy(policy: Policy) -> str:
     fields = shown_fields(policy.model_dump(include=policy.model_fields_set - _HIDDEN - _FORMER))
-    draining = " and ".join(str(count) for at, count in enumerate(policy.former) if at not in policy.drained)
-    return ", ".join(filter(None, (fields, draining and f"former shards {draining}"))) or "defaults"
+    draining = [str(count) for at, count in enumerate(policy.former) if at not in policy.drained]
+    former = f"former shards {' and '.join(draining)}" if draining else ""
+    return ", ".join(filter(None, (fields, former))) or "defaults"
 
 
 @admin_command

@@ -8,13 +8,21 @@ import typer
 from lisa_common.cli import Column, JsonFlag, print_json, print_table, say, shown_duration, shown_moment
 from lisa_common.escaping import shown
 from lisa_manager import Admin, ManagerSettings, WorkerState, WorkerStatus
-from lisa_manager.commands.shared import admin_command, opened
+from lisa_manager.commands.shared import admin_command, complete_worker, opened
 
 __all__ = ["drain", "list_", "pause", "resume", "show"]
 
-WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The name of the worker.", show_default=False)]
+WorkerName = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKER", help="The name of the worker.", show_default=False, autocompletion=complete_worker
+    ),
+]
 WorkerNames = Annotated[
-    list[str], typer.Argument(metavar="WORKER...", help="The names of workers.", show_default=False)
+    list[str],
+    typer.Argument(
+        metavar="WORKER...", help="The names of workers.", show_default=False, autocompletion=complete_worker
+    ),
 ]
 Group = Annotated[
     str | None,

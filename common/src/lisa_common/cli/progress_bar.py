@@ -4,9 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 __all__ = ["progress"]
 
 
@@ -17,8 +14,12 @@ def progress(label: str, total: int | None, *, in_bytes: bool = False) -> Iterat
         # In some versions of rich even a disabled bar ends with an empty line.
         yield lambda _: None
         return
-    counter = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), counter, TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+    # Imported here, as only terminals need rich, which takes long.
+    from rich import progress as rich  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    counter = rich.DownloadColumn() if in_bytes else rich.MofNCompleteColumn()
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), counter, rich.TimeRemainingColumn())
+    with rich.Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda step: bar.advance(task, step)

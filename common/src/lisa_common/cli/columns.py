@@ -1,0 +1,15 @@
+"""Columns of tables; apart from `tables`, which imports rich, so that commands can name theirs without it."""
+
+from dataclasses import dataclass
+
+__all__ = ["Column"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; numbers are aligned to the right."""
+
+    title: str
+    number: bool = False
+    whole: bool = False
+    """Whether its cells are never cut, as those of numbers: times, for example."""

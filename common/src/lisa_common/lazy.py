@@ -1,0 +1,26 @@
+"""Packages whose names are imported when they are used, so that a program loads only what it needs."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns `__getattr__` for a package that offers names of other modules; `homes` has the names of each module.
+
+    The package imports the same names below `if TYPE_CHECKING`, for type checkers and editors; a test compares the two.
+    """
+    home_of = {name: module for module, names in homes.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(home_of[name]), name)
+        # From now on it is found without this function.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
