@@ -11,7 +11,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import Route
@@ -127,13 +127,13 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
         queue.put(hold([first], is_marked=False))
         started = queue.take()
         assert marks.begin(started) == []
-        await connection.run(core.mark([(later[-1], Begun.YES)]))
+        await connection.run(core.mark([(later[-1], StartMark.YES)]))
         marks.take(hold(later))
         assert await marks.mark() == started
         await connection.run(core.ack(later[-1:]))
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert rows[-1]["message_id"].decode() == later[1].entry.entry
-        assert rows[-1]["times_delivered"] == Begun.YES
+        assert rows[-1]["times_delivered"] == StartMark.YES
 
 
 async def test_a_mark_is_passed_on_when_its_ack_is_retried(
@@ -147,13 +147,13 @@ async def test_a_mark_is_passed_on_when_its_ack_is_retried(
         core.enable_marks()
         deliveries = await connection.run(core.read(["orders"], limit=3))
         marks = _new_marks(connection, core, _new_queue())
-        await connection.run(core.mark([(deliveries[-1], Begun.YES)]))
+        await connection.run(core.mark([(deliveries[-1], StartMark.YES)]))
         marks.take(hold(deliveries))
         with pytest.raises(Unreachable):
             await away.run(core.ack(deliveries[-1:]))
         await connection.run(core.ack(deliveries[-1:]))
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
-        assert [row["times_delivered"] for row in rows] == [Begun.NOT, Begun.YES]
+        assert [row["times_delivered"] for row in rows] == [StartMark.NOT, StartMark.YES]
 
 
 async def test_what_was_read_while_something_began_alone_has_not_begun(
@@ -177,7 +177,7 @@ async def test_what_was_read_while_something_began_alone_has_not_begun(
         assert (started, marks.begin(started)) == (alone, [])
         assert await marks.mark() == alone
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
-        assert [row["times_delivered"] for row in rows] == [Begun.ALONE, *[Begun.NOT] * 3]
+        assert [row["times_delivered"] for row in rows] == [StartMark.ALONE, *[StartMark.NOT] * 3]
 
 
 async def test_an_alone_delivery_that_is_given_back_does_not_die(

@@ -17,7 +17,7 @@ from lisa_common.errors import ServerError
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.delivery.core import MAX_BATCH, Core
@@ -274,7 +274,7 @@ async def test_what_cannot_begin_with_its_batch_is_given_back_at_once(
 
     async with working(worker):
         await wait_until_async(lambda: batches)
-        await wait_until_async(lambda: marks()[2:3] == [Begun.YES], what="the mark to go to the third")
+        await wait_until_async(lambda: marks()[2:3] == [StartMark.YES], what="the mark to go to the third")
         gate.set()
         await wait_until_async(lambda: len(batches) == 2)
     assert batches == [["a1", "b1", "c1"], ["d1"]]

@@ -12,7 +12,7 @@ import redis
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Worker
 from lisa_consumer.names import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
@@ -272,10 +272,10 @@ async def test_what_runs_has_begun_though_what_was_marked_is_given_back(
     await sender.send_many("orders", [Message(body=b"x") for _ in range(300)])
     await wait_until_async(lambda: len(handled) == 300 and not counters())
     await sender.send_many("orders", [Message(body=b"hangs") for _ in range(12)])
-    await wait_until_async(lambda: len(counters()) == 12 and Begun.YES in counters()[2:])
+    await wait_until_async(lambda: len(counters()) == 12 and StartMark.YES in counters()[2:])
     worker.stop()
     await wait_until_async(lambda: len(counters()) == 2)
-    assert counters()[1] == Begun.YES
+    assert counters()[1] == StartMark.YES
     gate.set()
     await serving
 

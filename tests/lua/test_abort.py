@@ -2,7 +2,7 @@
 
 import pytest
 
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from support.queue import Queue
 
 
@@ -96,7 +96,7 @@ def test_a_worker_that_dies_later_is_charged_for_what_had_begun(queue: Queue) ->
     for id in ("a", "b"):
         queue.send(id)
     _, second = queue.read("g", "worker~")
-    queue.mark(Begun.YES, second, consumer="worker~")
+    queue.mark(StartMark.YES, second, consumer="worker~")
     assert queue.abort("b") == "aborted"
     queue.advance(queue.policy.visibility_ms + 1)
     reclaimed = queue.reclaim("g")

@@ -10,7 +10,7 @@ from lisa_common.errors import ServerError
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from support.queue import PAUSE_MS, STEADY, Queue, ends_in, outgoing
 
 LEASE_MS = STEADY.visibility_ms
@@ -94,8 +94,8 @@ def test_managers_hear_of_short_leases(queue: Queue, wakes: Callable[[], list[st
     assert wakes() == [f"orders {queue.now_ms + 300} lease"]
 
 
-@pytest.mark.parametrize("begun", list(Begun))
-def test_keeps_the_mark(queue: Queue, begun: Begun) -> None:
+@pytest.mark.parametrize("begun", list(StartMark))
+def test_keeps_the_mark(queue: Queue, begun: StartMark) -> None:
     """Whether a delivery has begun is not a matter of its lease."""
     queue.join("g")
     queue.send("a")

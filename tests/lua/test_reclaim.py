@@ -11,7 +11,7 @@ from lisa_common.model.failure import Failure
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from support.queue import EPOCH_MS, PAUSE_MS, STEADY, Queue, ends_in, outgoing
 
 LEASE_MS = STEADY.visibility_ms
@@ -37,7 +37,7 @@ def test_only_after_the_visibility_timeout(queue: Queue) -> None:
     assert contents.failures["g/a"] == Failure(1, entry, None, EPOCH_MS, queue.now_ms, "abandoned", text)
 
 
-def again(queue: Queue, begun: Begun = Begun.YES) -> Delivery:
+def again(queue: Queue, begun: StartMark = StartMark.YES) -> Delivery:
     """Abandons what was read, and has a worker read its retry and begin."""
     queue.advance(LEASE_MS)
     queue.reclaim("g")
@@ -89,7 +89,7 @@ def test_abandoned_beside_others(queue: Queue) -> None:
     for attempt in (2, 3, 4):
         delivery = again(queue)
         assert (delivery.attempt, delivery.alone) == (attempt, True)
-        queue.mark(Begun.BESIDE, delivery)
+        queue.mark(StartMark.BESIDE, delivery)
     queue.advance(LEASE_MS)
     assert queue.reclaim("g").garbage == 1
 
@@ -113,7 +113,7 @@ def test_not_begun_of_a_retry(queue: Queue) -> None:
     queue.join("g")
     queue.send("a", max_retries=0)
     queue.read("g")
-    delivery = again(queue, Begun.NOT)
+    delivery = again(queue, StartMark.NOT)
     for _ in range(2):
         queue.advance(LEASE_MS)
         assert queue.reclaim("g").released == 1
@@ -130,10 +130,10 @@ def test_begun_after_all(queue: Queue) -> None:
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g", WORKER)
-    queue.mark(Begun.YES, delivery)
+    queue.mark(StartMark.YES, delivery)
     queue.advance(LEASE_MS)
     assert queue.reclaim("g").retry == 1
-    queue.mark(Begun.YES, delivery)
+    queue.mark(StartMark.YES, delivery)
     assert queue.contents().groups["g"].pending == {}
 
 
@@ -331,7 +331,7 @@ def test_a_mark_holds_for_entries_before_it(queue: Queue) -> None:
     deliveries = queue.read("g", WORKER)
     queue.send_all([outgoing(id) for id in "xy"])
     queue.read("g", "other~")
-    queue.mark(Begun.YES, deliveries[2])
+    queue.mark(StartMark.YES, deliveries[2])
     queue.advance(LEASE_MS)
     assert queue.reclaim("g") == Reclaimed("0-0", 3, 0, 0, released=4)
     assert queue.contents().retry.keys() == {"g/a", "g/b", "g/c"}
@@ -342,17 +342,17 @@ def test_a_mark_says_nothing_of_what_is_to_run_alone(queue: Queue) -> None:
     queue.join("g")
     queue.send("alone", max_retries=0)
     queue.read("g")
-    again(queue, Begun.NOT)
+    again(queue, StartMark.NOT)
     queue.send("later")
     (later,) = queue.read("g", WORKER)
-    queue.mark(Begun.YES, later)
+    queue.mark(StartMark.YES, later)
     queue.advance(LEASE_MS)
     assert queue.reclaim("g") == Reclaimed("0-0", 1, 0, 0, released=1)
     queue.ack(*queue.read("g", WORKER))
     queue.send("before")
     queue.send("poison", max_retries=0)
     before, poison = queue.read("g", WORKER)
-    queue.mark(Begun.ALONE, poison)
+    queue.mark(StartMark.ALONE, poison)
     queue.advance(LEASE_MS)
     assert queue.reclaim("g").released == 1
     assert queue.ack(before) == ["late"]
@@ -363,7 +363,7 @@ def test_a_mark_outlives_the_lease_that_carries_it(queue: Queue) -> None:
     queue.join("g")
     queue.send_all([outgoing(id) for id in "abcd"])
     deliveries = queue.read("g", WORKER)
-    queue.mark(Begun.YES, deliveries[2])
+    queue.mark(StartMark.YES, deliveries[2])
     queue.advance(LEASE_MS // 2)
     queue.extend(WORKER, *deliveries[:2], deliveries[3])
     queue.advance(LEASE_MS // 2)

@@ -33,7 +33,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, jobs, managing, paging, producing, workers
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.managers import find_absence
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
@@ -362,7 +362,7 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
     queue.send("begun")
     queue.send("marked")
     begun, *_, marked = queue.read(group, "worker~")
-    queue.mark(Begun.YES, marked)
+    queue.mark(StartMark.YES, marked)
     queue.advance(500)
     queue.extend("worker~", begun)
     queue.advance(500)

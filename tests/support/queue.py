@@ -24,7 +24,7 @@ from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import AbortOutcome, Promoted, Reclaimed, Swept, Trimmed
-from lisa_common.protocol.marking import Begun, mark
+from lisa_common.protocol.marking import StartMark, mark
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
@@ -276,7 +276,7 @@ class Queue:
         kept: list[bool] = self._do(call)
         return kept
 
-    def mark(self, begun: Begun, *deliveries: Delivery, consumer: str = "worker~") -> bool:
+    def mark(self, begun: StartMark, *deliveries: Delivery, consumer: str = "worker~") -> bool:
         """Marks deliveries of one group as begun, or not, with leases that begin now."""
         entries = [delivery.entry for delivery in deliveries]
         call = mark(self.keys, deliveries[0].group, consumer, [entry.entry for entry in entries], begun)

@@ -6,13 +6,13 @@ from enum import IntEnum
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["MARKING", "Begun", "mark"]
+__all__ = ["MARKING", "StartMark", "mark"]
 
 MARKING = "~"
 """Ends the names of consumers that mark begun deliveries; callers' names must not end in it."""
 
 
-class Begun(IntEnum):
+class StartMark(IntEnum):
     """Whether a delivery has begun, stored in its delivery counter; see `lua/include/lease.lua`."""
 
     NOT = 1
@@ -25,7 +25,7 @@ class Begun(IntEnum):
     """It should run alone, but others run beside it: they may be why its lease runs out."""
 
 
-def mark(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str], begun: Begun) -> Call[bool]:
+def mark(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str], begun: StartMark) -> Call[bool]:
     """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Returns False on an error.
 
     Skips deliveries that are no longer pending.

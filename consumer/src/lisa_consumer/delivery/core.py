@@ -20,7 +20,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
 from lisa_common.protocol.call import Call, Flow, Pause
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
-from lisa_common.protocol.marking import MARKING, Begun, mark
+from lisa_common.protocol.marking import MARKING, StartMark, mark
 from lisa_common.protocol.read_shards import ReadShards
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
@@ -275,14 +275,14 @@ class Core:
         # What a worker has not begun costs no attempt when its lease runs out.
         self._lost = None
 
-    def mark(self, marks: Sequence[tuple[Delivery, Begun]]) -> Flow[None]:
+    def mark(self, marks: Sequence[tuple[Delivery, StartMark]]) -> Flow[None]:
         """Marks whether deliveries have begun, and renews their leases. The latest mark of each counts."""
         yield [self._mark(delivery, begun) for delivery, begun in marks]
 
-    def _mark(self, delivery: Delivery, begun: Begun) -> Call[bool]:
+    def _mark(self, delivery: Delivery, begun: StartMark) -> Call[bool]:
         return self._mark_entry(self._keys[delivery.topic, delivery.shard], delivery.entry.entry, begun)
 
-    def _mark_entry(self, keys: ShardKeys, entry: str, begun: Begun = Begun.YES) -> Call[bool]:
+    def _mark_entry(self, keys: ShardKeys, entry: str, begun: StartMark = StartMark.YES) -> Call[bool]:
         return mark(keys, self.group, self.name, [entry], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
@@ -402,7 +402,7 @@ class Core:
         if not self._marks:
             return (yield calls) if calls else []
         heirs = self._marks.heirs(deliveries)
-        replies: list[Any] = yield [*(self._mark(heir, Begun.YES) for heir in heirs), *calls]
+        replies: list[Any] = yield [*(self._mark(heir, StartMark.YES) for heir in heirs), *calls]
         self._marks.inherit(heirs)
         return replies[len(heirs) :]
 

@@ -15,7 +15,7 @@ from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery, Entry, entry_place
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.marking import Begun
+from lisa_common.protocol.marking import StartMark
 from lisa_consumer.delivery.core import Core, Marks
 from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.queue import Queue
@@ -52,7 +52,7 @@ class StartMarks(Marks):
         """The entry that carries the mark of each shard: the last one when it was marked."""
         self._starting: dict[HeldDelivery, None] = {}
         """Deliveries that run once they are marked; of a batch the first."""
-        self._changed: list[tuple[Delivery, Begun]] = []
+        self._changed: list[tuple[Delivery, StartMark]] = []
         """Marks that no delivery waits for."""
         self._expected: set[str] = set()
         """Topics whose next deliveries are to be marked before they wait for it."""
@@ -106,7 +106,7 @@ class StartMarks(Marks):
 
     def share(self, alone: HeldDelivery) -> None:
         """Marks a delivery that no longer runs alone."""
-        self._change([alone.delivery], Begun.BESIDE)
+        self._change([alone.delivery], StartMark.BESIDE)
 
     async def mark(self) -> list[HeldDelivery]:
         """Waits for what is to be marked, and marks it. Returns what runs now; it runs even if that failed."""
@@ -121,12 +121,12 @@ class StartMarks(Marks):
         self._cover(covered)
         last = {(delivery.topic, delivery.shard): delivery for delivery in covered}
         alone = [
-            (held.delivery, Begun.BESIDE if held.has_company else Begun.ALONE)
+            (held.delivery, StartMark.BESIDE if held.has_company else StartMark.ALONE)
             for held in starting
             if held.delivery.entry.alone
         ]
         asked = list(self._starting)
-        await self._send([*changed, *alone, *((delivery, Begun.YES) for delivery in last.values())])
+        await self._send([*changed, *alone, *((delivery, StartMark.YES) for delivery in last.values())])
         # Others may have been given back meanwhile.
         marked = [held for held in asked if held in self._starting]
         for held in marked:
@@ -169,15 +169,15 @@ class StartMarks(Marks):
                     held.is_marked = False
                     heirs = self.heirs([held.delivery])
                     self.inherit(heirs)
-                    self._change(heirs, Begun.YES)
-                    self._change([held.delivery], Begun.NOT)
+                    self._change(heirs, StartMark.YES)
+                    self._change([held.delivery], StartMark.NOT)
 
-    def _change(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
+    def _change(self, deliveries: Sequence[Delivery], begun: StartMark) -> None:
         self._changed += [(delivery, begun) for delivery in deliveries]
         if deliveries:
             self._wake.set()
 
-    async def _send(self, marks: list[tuple[Delivery, Begun]]) -> None:
+    async def _send(self, marks: list[tuple[Delivery, StartMark]]) -> None:
         try:
             async with asyncio.timeout(_REPLY_S):
                 await self._connection.run(self._core.mark(marks))

@@ -11,7 +11,7 @@ from lisa_common.model.keys import ShardKeys, copy_of
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.marking import Begun, mark
+from lisa_common.protocol.marking import StartMark, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import fields_of, rows
 
@@ -190,7 +190,7 @@ class PendingEntries:
         """Whether the first pending entry of a range must run alone."""
         return any(entry.alone for entry in (yield from self.held(after, last, limit=1)))
 
-    def mark_begun(self, last: str, begun: Begun) -> Flow[None]:
+    def mark_begun(self, last: str, begun: StartMark) -> Flow[None]:
         """Marks one pending entry as begun: if its lease runs out, that is an attempt."""
         yield mark(self.keys, self.group, self.consumer, [last], begun)
 

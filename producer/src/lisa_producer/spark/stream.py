@@ -28,7 +28,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.model.topic_pattern import is_pattern
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.marking import MARKING, Begun
+from lisa_common.protocol.marking import MARKING, StartMark
 from lisa_common.protocol.registry import Topics, read_registry
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.leases import LeaseKeeper
@@ -179,7 +179,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tried, suspected = self._run(self._sizes(consumer).begin(held, alone=alone))
             ranges = ranges if tried == held else self._shorten(ranges, tried)
             if tried == 1 and suspected:
-                begun = Begun.ALONE if alone else Begun.YES
+                begun = StartMark.ALONE if alone else StartMark.YES
                 self._run(self._pending_of(ranges[0]).mark_begun(ranges[0].last, begun))
             self._note(consumer, last, ranges, is_whole=tried == held)
             self._running = last, ranges
