@@ -14,6 +14,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError, QueueFull
 from lisa_common.model.keys import (
+    PATTERNS,
     ShardKeys,
     activity_key,
     dropped_key,
@@ -38,7 +39,7 @@ from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
 from lisa_common.settings import Settings
-from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note, Worker
+from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Delivery, Note, Worker
 from lisa_manager import (
     Activity,
     Admin,
@@ -65,7 +66,7 @@ from support.commands import Commands
 from support.engines import own_binary
 from support.queue import Queue, outgoing
 from support.roles import OURS, PASSWORD, Deed, Rights, Roles, is_old, key_name, make_users, user_url, watched
-from support.running import managed
+from support.running import managed, working
 from support.stepping import Stepped
 
 DAY = 86_400_000
@@ -727,6 +728,41 @@ async def test_a_worker_with_the_rules_of_an_earlier_release_works(
     said = [record.getMessage() for record in caplog.records if "hashes of workers" in record.getMessage()]
     assert len(said) == 1
     assert "operators do not see which workers there are" in said[0]
+
+
+async def test_a_worker_of_a_pattern_finds_its_topics(guarded: Server) -> None:
+    """With the rules for a pattern of topics; the rules for one topic do not list the others."""
+    with Connection(guarded.url) as admin:
+        made = rules(RoleName.CONSUMER, PREFIX, ["ord*"], before_7_2=is_old(admin))
+        admin.call(command("ACL", "SETUSER", "wide", ">pass", *made))
+        assert "hgetall" not in " ".join(rules(RoleName.CONSUMER, PREFIX, [OURS]))
+    handled = set[str]()
+    settings = ConsumerSettings(redis_url=f"redis://wide:pass@127.0.0.1:{guarded.port}", prefix=PREFIX)
+    worker = Worker("pattern", settings=settings)
+
+    @worker.on("ord*")
+    async def handle(delivery: Delivery) -> None:
+        handled.add(delivery.id)
+
+    with _producer(guarded) as producer:
+        producer.send(OURS, "x")
+        async with working(worker):
+            await wait_until_async(lambda: producer.send(OURS, "x") and handled)
+
+
+async def test_producers_write_no_policies_of_patterns(guarded: Server) -> None:
+    """Not the first ones either, as soon as a manager has run."""
+    with Connection(guarded.url) as admin:
+        admin.call(command("HDEL", topics_key(PREFIX), PATTERNS))
+        async with managed(user_url(guarded, RoleName.MANAGER, PREFIX), PREFIX):
+            await wait_until_async(lambda: admin.call(command("HEXISTS", topics_key(PREFIX), PATTERNS)))
+        forged = '[{"pattern":"*","cap":true,"fields":{"max_messages":1}}]'
+        for role in (RoleName.PRODUCER, RoleName.CONSUMER):
+            with Connection(user_url(guarded, role, PREFIX)) as forger:
+                for verb in ("HSETNX", "HSET"):
+                    with suppress(AccessDenied):
+                        await asyncio.to_thread(forger.call, command(verb, topics_key(PREFIX), PATTERNS, forged))
+        assert admin.call(command("HGET", topics_key(PREFIX), PATTERNS)) == b"[]"
 
 
 def test_a_producer_sends_and_does_not_read(guarded: Server) -> None:

@@ -106,9 +106,7 @@ class PatternPolicies:
             raise InvalidInput("policies", stored, "a JSON array of policies") from None
 
     def dump(self) -> str:
-        """The stored form; "" for none. Raises InvalidInput where it is too long."""
-        if not self.policies:
-            return ""
+        """The stored form. Raises InvalidInput where it is too long."""
         text = json.dumps([each.document() for each in self.policies], separators=(",", ":"))
         if len(text) > MAX_STORED:
             raise InvalidInput("policies", ByteCount(len(text)), f"at most {MAX_STORED} bytes together")

@@ -8,7 +8,7 @@ still block the server for ever. Where managers have `preloaded` the scripts, ot
 from collections.abc import Sequence
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, HISTORY, ShardKeys, events_channel, schedules_key, wake_channel
+from lisa_common.model.keys import ABSENT, HISTORY, ShardKeys, events_channel, schedules_key, topics_key, wake_channel
 from lisa_common.model.rights import ROLES, RoleName
 from lisa_common.validation import check_name
 
@@ -48,10 +48,13 @@ def rules(
     names_of_keys = dict.fromkeys(name for names in rights.on for name in names.split())
     # Scripts get neither keys that are named for a message, nor the history.
     together = [*(name for name in names_of_keys if "*" not in name and name != HISTORY), *[ABSENT] * cluster]
+    looks_for_topics = role is RoleName.CONSUMER and any(topic.endswith("*") for topic in topics)
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.events, [f"&{events_channel(prefix)}"]),
         *(_selector(on, [f"~{key}"]) for on, key in rights.beside_topics(prefix)),
+        # Workers of a pattern look for its topics.
+        _selector("hgetall" * looks_for_topics, [f"~{topics_key(prefix)}"]),
         _selector(rights.schedules, [f"~{schedules_key(prefix)}"]),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
