@@ -90,7 +90,12 @@ NOT_RUN = {
     "docs/from-dyno-queues.md": {"Message message": _FOREIGN},
     "docs/from-rabbitmq.md": {"import pika": _FOREIGN, "for method": _FOREIGN},
     "docs/from-redisson.md": {"RBlockingQueue": _FOREIGN},
-    "docs/from-rq-arq-dramatiq.md": {"# RQ": _FOREIGN, "for job_id": _FOREIGN},
+    "docs/from-rq-arq-dramatiq.md": {
+        "# RQ": _FOREIGN,
+        "for job_id": _FOREIGN,
+        "message = close_order": _FOREIGN,
+        '@worker.on("dramatiq")': _FOREIGN,
+    },
     "docs/from-sidekiq.md": {"class CloseOrder": _FOREIGN, "Net::HTTP": _FOREIGN, "Sidekiq::": _FOREIGN},
     "docs/from-sqs.md": {"import boto3": _FOREIGN, "while True": _FOREIGN},
     "docs/http.md": {
@@ -109,6 +114,7 @@ NOT_RUN = {
         "$ lisa-manager garbage summary": _SAMPLE,
         "$ lisa-manager worker list": _SAMPLE,
         '{"time"': _SAMPLE,
+        "sent 180000": "tests/integration/test_load_interrupted.py interrupts loads",
     },
     "docs/spark.md": {
         "PYSPARK_PYTHON": "tests/support/spark_connect.py starts a server",

@@ -10,13 +10,14 @@ import pytest
 import typer
 
 from lisa_common import errors
+from lisa_common.cli.program import LazyCommand
 from lisa_consumer import Consumer, Delivery, ProcessDied, Worker
-from lisa_consumer.commands import program as consumer
-from lisa_gateway.commands import program as gateway
+from lisa_consumer.program import program as consumer
+from lisa_gateway.program import program as gateway
 from lisa_manager import Admin
-from lisa_manager.cli import program as manager
+from lisa_manager.program import program as manager
 from lisa_producer import PartialSend, Producer
-from lisa_producer.commands import program as producer
+from lisa_producer.program import program as producer
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -41,6 +42,7 @@ def _unknown(line: str) -> Iterator[str]:
         command = command.commands[words.pop(0)]
     if words and getattr(command, "commands", None) and words[0].islower() and not words[0].startswith("-"):
         yield words[0]
+    command = command.load() if isinstance(command, LazyCommand) else command
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     for word in words:
         if word.startswith("--") and word.partition("=")[0].rstrip(",.") not in known | {"--help"}:

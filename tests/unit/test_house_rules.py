@@ -21,7 +21,6 @@ LONGER: dict[str, str] = {
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
     "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",
     "producer/src/lisa_producer/commands.py::send": "one line for each option of the command",
-    "producer/src/lisa_producer/outbox/writer.py::send": "two lines for each option of a message",
 }
 
 
