@@ -33,3 +33,9 @@ def test_without_samples_the_clock_may_show_anything() -> None:
     """So that nothing is called a violation."""
     assert Timeline([]).at_most(1, 2) == float("inf")
     assert Timeline([]).at_least(1, 2) == float("-inf")
+
+
+def test_a_read_that_waits_while_the_clock_is_set_back_may_see_the_earlier_time() -> None:
+    """What it brings may have been stored, and read, after the clock was set."""
+    samples = [_sample(0, 0.001, 0), _sample(1, 1.001, 0), _sample(2, 2.001, -_HOUR_MS), _sample(3, 3.001, -_HOUR_MS)]
+    assert Timeline(samples).at_least(0.5, 2.5) < 2_500 - _HOUR_MS
