@@ -76,7 +76,7 @@ async def test_a_topic_s_own_value_can_be_given_up(site: Site) -> None:
     await admin.set_pattern_policy("*", {"max_retries": DEFAULT})
     assert ((await admin.policy("orders")).max_retries, (await admin.policy("orders")).ttl_ms) == (10, 1_000)
     await admin.drop_pattern_policy("*")
-    assert site.client.hgetall(topics_key(site.prefix)) == {b"orders": b"{}", b"*": b"[]"}
+    assert site.client.hgetall(topics_key(site.prefix)) == {b"orders": b"{}"}
 
 
 async def test_nothing_exceeds_a_cap(site: Site, sender: AsyncProducer) -> None:

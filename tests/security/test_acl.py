@@ -14,7 +14,6 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError, QueueFull
 from lisa_common.model.keys import (
-    PATTERNS,
     ShardKeys,
     activity_key,
     dropped_key,
@@ -748,21 +747,6 @@ async def test_a_worker_of_a_pattern_finds_its_topics(guarded: Server) -> None:
         producer.send(OURS, "x")
         async with working(worker):
             await wait_until_async(lambda: producer.send(OURS, "x") and handled)
-
-
-async def test_producers_write_no_policies_of_patterns(guarded: Server) -> None:
-    """Not the first ones either, as soon as a manager has run."""
-    with Connection(guarded.url) as admin:
-        admin.call(command("HDEL", topics_key(PREFIX), PATTERNS))
-        async with managed(user_url(guarded, RoleName.MANAGER, PREFIX), PREFIX):
-            await wait_until_async(lambda: admin.call(command("HEXISTS", topics_key(PREFIX), PATTERNS)))
-        forged = '[{"pattern":"*","cap":true,"fields":{"max_messages":1}}]'
-        for role in (RoleName.PRODUCER, RoleName.CONSUMER):
-            with Connection(user_url(guarded, role, PREFIX)) as forger:
-                for verb in ("HSETNX", "HSET"):
-                    with suppress(AccessDenied):
-                        await asyncio.to_thread(forger.call, command(verb, topics_key(PREFIX), PATTERNS, forged))
-        assert admin.call(command("HGET", topics_key(PREFIX), PATTERNS)) == b"[]"
 
 
 def test_a_producer_sends_and_does_not_read(guarded: Server) -> None:

@@ -106,7 +106,9 @@ class PatternPolicies:
             raise InvalidInput("policies", stored, "a JSON array of policies") from None
 
     def dump(self) -> str:
-        """The stored form. Raises InvalidInput where it is too long."""
+        """The stored form; "" for none. Raises InvalidInput where it is too long."""
+        if not self.policies:
+            return ""
         text = json.dumps([each.document() for each in self.policies], separators=(",", ":"))
         if len(text) > MAX_STORED:
             raise InvalidInput("policies", ByteCount(len(text)), f"at most {MAX_STORED} bytes together")

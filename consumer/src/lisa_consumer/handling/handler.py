@@ -15,8 +15,8 @@ from lisa_consumer.handling.batches import BatchSize
 from lisa_consumer.handling.middleware import (
     Middleware,
     check_has_run,
-    check_no_generator,
     is_async,
+    makes_generator,
     run_in_thread,
     wrap,
     wrap_async,
@@ -56,7 +56,9 @@ class Route:
     """The handler, if a call takes no more than to await it."""
 
     def __post_init__(self) -> None:
-        check_no_generator("handler", self.handler)
+        if makes_generator(self.handler):
+            expected = "a function without `yield`, of which a call would run nothing"
+            raise InvalidInput("handler", self.handler, expected)
         if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):

@@ -15,8 +15,8 @@ __all__ = [
     "Middleware",
     "check_has_run",
     "check_middleware",
-    "check_no_generator",
     "is_async",
+    "makes_generator",
     "run_in_thread",
     "wait_for",
     "wrap",
@@ -35,8 +35,7 @@ handler. What a batch handler gets is a list of deliveries.
 
 def check_middleware(value: object) -> Middleware:
     """A caller's middleware; raises InvalidInput."""
-    check_no_generator("middleware", value)
-    if callable(value) and not inspect.isclass(value):
+    if callable(value) and not makes_generator(value) and not inspect.isclass(value):
         with suppress(TypeError, ValueError):
             inspect.signature(value, follow_wrapped=False).bind(None, None)
             return value
@@ -48,11 +47,11 @@ def is_async(function: object) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-def check_no_generator(field: str, function: object) -> None:
-    """Raises InvalidInput for a function whose call makes a generator of either kind, and runs nothing."""
+def makes_generator(function: object) -> bool:
+    """Whether a call makes a generator of either kind, and runs nothing."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if callable(function) and any(is_kind(each) for each in (function, type(function).__call__) for is_kind in kinds):
-        raise InvalidInput(field, function, "a function without `yield`, of which a call would run nothing")
+    calls = (function, type(function).__call__) if callable(function) else ()
+    return any(is_kind(each) for each in calls for is_kind in kinds)
 
 
 def check_has_run(result: object, *, awaited: bool = False) -> Any:

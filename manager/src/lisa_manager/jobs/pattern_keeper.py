@@ -38,9 +38,6 @@ class PatternKeeper:
         """Runs one turn over the topics. Raises LisaError as the server answers, and for damaged policies."""
         stored: bytes | None = await self._connection.call(command("HGET", topics_key(self._prefix), PATTERNS))
         policies = PatternPolicies.load(stored)
-        if stored is None:
-            # Producers may add fields to the registry, and must not be the first to write this one.
-            await self._connection.call(command("HSETNX", topics_key(self._prefix), PATTERNS, policies.dump()))
         layouts = self._discoverer.layouts
         if stored != self._patterns:
             self._patterns, self._resolved = stored, {}
