@@ -70,7 +70,7 @@ def test_the_quick_start_runs_as_printed(tmp_path: Path) -> None:
     programs = tmp_path / "environment" / "bin"
     (install,) = re.findall(r"^pip install .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     subprocess.run([programs / "pip", *shlex.split(install)[1:], "--quiet"], check=True, cwd=tmp_path)
-    assert run_embedded(ROOT / "README.md", "Start", programs) == 5
+    assert run_embedded(ROOT / "README.md", programs, section="Start") == 5
 
 
 def test_manager_command_runs(install: Callable[..., Path]) -> None:
