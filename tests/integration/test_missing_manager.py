@@ -176,3 +176,31 @@ def test_a_worker_with_a_manager_inside(programs: Programs, commands: Commands) 
     wait_until(lambda: programs.journal.ended()["a"], 20, what="the message is handled")
     assert worker.stop() == 0
     assert commands.manager("status").err
+
+
+@pytest.mark.slow
+def test_a_manager_inside_beside_another(programs: Programs, commands: Commands) -> None:
+    """Each message is handled once, and the other manager goes on after the worker's end."""
+    programs.manager()
+    first, second = programs.worker("--with-manager"), programs.worker("--with-manager")
+    ids = [f"m{number}" for number in range(20)]
+    for id in ids:
+        assert commands.producer("send", "orders", "{}", "--id", id, "--delay", "1s").code == 0
+    wait_until(lambda: programs.journal.ended() == dict.fromkeys(ids, 1), 20, what="the messages are handled")
+    assert (first.stop(), second.stop()) == (0, 0)
+    assert commands.manager("status").err == ""
+    assert commands.manager("check").code == 0
+
+
+@pytest.mark.slow
+def test_a_watch_says_it_until_a_manager_starts(programs: Programs, commands: Commands, line: str) -> None:
+    """In each look of a pipe."""
+    assert commands.manager("topic", "create", "orders").code == 0
+    watch = programs.start("lisa-manager", "status", "--watch", "0.2")
+    watch.wait_for(line)
+    programs.manager()
+
+    def looks_are_quiet() -> bool:
+        return watch.log.rpartition(line)[2].count("\norders ") > 3
+
+    wait_until(looks_are_quiet, 20, what="looks without the line")

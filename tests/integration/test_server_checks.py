@@ -26,6 +26,7 @@ FIT = {
         ({"aof_enabled": "0"}, "", "no persistence"),
         ({"aof_last_write_status": "err"}, "", "disk"),
         ({"rdb_last_bgsave_status": "err"}, "", "disk"),
+        ({"used_memory": "850000000", "maxmemory": "1000000000"}, "", "85% of maxmemory, 811 of 954 MiB"),
         ({"cluster_slots_assigned": "16383"}, "", "16383 of 16384 slots"),
         ({"cluster_slots_fail": "5461"}, "", "5461 slots"),
         ({"cluster_state": "fail"}, "", "cluster_state"),
@@ -38,7 +39,17 @@ def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> 
     assert "\n" not in finding
 
 
-@pytest.mark.parametrize("info", [{}, {"redis_version": "7.0.15"}, {"redis_version": "10.0"}], ids=str)
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"redis_version": "7.0.15"},
+        {"redis_version": "10.0"},
+        {"used_memory": "850000000", "maxmemory": "0"},
+        {"used_memory": "79", "maxmemory": "100"},
+    ],
+    ids=str,
+)
 def test_nothing_is_said_of_a_fit_server(info: dict[str, str]) -> None:
     """With AOF on and noeviction there are no findings."""
     assert judge(FIT | info, "") == []

@@ -289,7 +289,7 @@ def test_watch_fits_the_screen(redis_url: str, prefix: str, height: int, width: 
     ]
     with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
         reader = Reader(admin, None)
-        reader.reading = Reading(reader.silent_since, 0.0, statuses, [], "")
+        reader.reading = Reading(reader.silent_since, 0.0, statuses, [], ())
         lines = _screen(reader, height=height, width=width).splitlines()
     assert len(lines) < height
     assert max(map(len, lines)) <= width

@@ -203,3 +203,14 @@ async def test_a_stuck_and_a_killed_worker_are_told(
     client.hset(workers_key(prefix), "billing/other", old.model_dump_json())
     [state] = await admin.workers()
     assert (state.status, state.status_since_ms) == (WorkerStatus.SILENT, old.seen_ms)
+
+
+@pytest.mark.parametrize("command", ["pause", "drain", "resume", "show"])
+async def test_a_worker_that_is_misspelt(redis_url: str, prefix: str, admin: AsyncAdmin, command: str) -> None:
+    """Nothing is asked of any worker; the error has the near name."""
+    async with working(_named(redis_url, prefix, "worker-1")):
+        await wait_until_async(admin.workers)
+        ran = await asyncio.to_thread(Commands(redis_url, prefix).manager, "worker", command, "wroker-1")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == "lisa-manager: there is no worker 'wroker-1'; did you mean 'worker-1'?\n"
+        assert (await admin.worker("worker-1")).wish is None

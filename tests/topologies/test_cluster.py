@@ -19,6 +19,7 @@ from lisa_common.model.message import Outgoing
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
 from lisa_common.tls import NO_TLS
+from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin, ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
@@ -47,6 +48,20 @@ def ids_of(batches: list[tuple[ShardKeys, list[Any]]]) -> list[str | None]:
     return sorted(entry.id for _, entries in batches for entry in entries)
 
 
+async def bury(cluster: Cluster, topic: str) -> None:
+    """Makes a dead letter of a topic, in a group of its own."""
+    settings = ConsumerSettings(redis_url=cluster.url)
+    async with (
+        AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer,
+        AsyncConsumer([topic], "other", settings=settings) as consumer,
+    ):
+        await consumer.read()
+        await producer.send(topic, "x", id="dead")
+        while not (found := [each for each in await consumer.read(wait=5) if each.id == "dead"]):
+            pass
+        await consumer.reject(found[0], error="no money")
+
+
 async def test_the_programs_serve_topics_on_all_nodes(shared_cluster: Cluster, tmp_path: Path) -> None:
     """Sent, promoted, handled and acked; cancelled, found, listed: as on one server."""
     topics = [keys.topic for keys in spread(shared_cluster, "lisa", of_each=2)]
@@ -66,6 +81,13 @@ async def test_the_programs_serve_topics_on_all_nodes(shared_cluster: Cluster, t
         shown = {row["topic"]: row["waiting"] for row in commands.manager("status", "--json").document}
         assert shown == dict.fromkeys(topics, 0)
         assert commands.manager("check").code == 0
+        [worker] = commands.manager("worker", "list", "--json").document
+        assert (worker["status"], sorted(worker["topics"])) == ("running", sorted(topics))
+        assert commands.manager("worker", "list").rows[1][:3] == [worker["name"], "billing", "running"]
+        for topic in topics:
+            await bury(shared_cluster, topic)
+            summary = commands.manager("garbage", "summary", topic)
+            assert summary.rows[1][:2] == ["1", "rejected"], summary
     finally:
         programs.close()
 

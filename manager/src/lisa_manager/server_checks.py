@@ -17,7 +17,10 @@ from lisa_common.protocol.call import Call, command
 __all__ = ["SECTIONS", "Health", "examine", "judge", "judge_roles", "read_info", "read_version"]
 
 _OLDEST = (7, 0)
+_MIB = 1024 * 1024
 _SLOTS = "16384"
+_NEARLY_FULL = 0.8
+"""As for the alert LisaServerMemory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,12 @@ def judge(info: Mapping[str, str], save: str) -> list[str]:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):
         findings.append(f"maxmemory-policy is {policy}: a full server silently deletes messages; set noeviction")
+    used, most = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
+    if most and used > _NEARLY_FULL * most:
+        share = f"{used / most:.0%} of maxmemory, {used / _MIB:,.0f} of {most / _MIB:,.0f} MiB"
+        findings.append(
+            f"the memory is nearly full ({share}): a full server refuses sends; raise maxmemory, or remove messages"
+        )
     if info.get("aof_enabled") == "0":
         if save:
             findings.append("appendonly is off: a crash loses everything since the last snapshot; set appendonly yes")

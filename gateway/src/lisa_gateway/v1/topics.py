@@ -128,9 +128,9 @@ async def create_topic(call: Call) -> Answer:
     await call.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
     policy = await admin.policy(call.topic)
-    # Patterns may have capped its own values.
-    own = policy.model_dump() | policy.own_fields
-    differing = [name for name, value in fields.items() if own[name] != value]
+    # A cap of a pattern may hold in place of its own value, which it keeps; either is the same topic.
+    held, own = policy.model_dump(), policy.own_fields
+    differing = [name for name, value in fields.items() if value not in (held[name], own.get(name, held[name]))]
     if differing:
         detail = f"topic {call.topic!r} exists with another {differing[0]}; PATCH changes it"
         raise Refusal(Problem(409, "conflict", detail, {"field": differing[0], "value": fields[differing[0]]}))

@@ -11,7 +11,7 @@ from lisa_common.cli import progress, say, with_settings
 from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic, UnknownWorker
 from lisa_common.escaping import shown
 from lisa_common.validation import check_name
-from lisa_manager import Admin, ManagerSettings
+from lisa_manager import Admin, ManagerSettings, WorkerStatus
 
 __all__ = [
     "TopicName",
@@ -20,6 +20,7 @@ __all__ = [
     "complete_schedule",
     "complete_topic",
     "complete_worker",
+    "find_warnings",
     "opened",
     "print_trace",
     "progress_of",
@@ -111,13 +112,31 @@ def require_group(admin: Admin, topic: str, group: str | None) -> None:
 
 def warn_of_missing_manager(admin: Admin) -> bool:
     """Says on stderr if no manager runs. Returns whether one was missing."""
-    absence = ""
-    # Of a Cluster, only the node of this key may be away.
-    with suppress(LisaError):
-        absence = admin.missing_manager()
-    if absence:
+    if absence := _missing_manager(admin):
         say(shown(absence), error=True)
     return bool(absence)
+
+
+def find_warnings(admin: Admin, topic: str | None) -> list[str]:
+    """Returns one line if no manager runs, and one if workers, of a topic or of all, are stuck."""
+    return list(filter(None, (_missing_manager(admin), _stuck_workers(admin, topic))))
+
+
+def _missing_manager(admin: Admin) -> str:
+    # Of a Cluster, only the node of this key may be away.
+    with suppress(LisaError):
+        return admin.missing_manager()
+    return ""
+
+
+def _stuck_workers(admin: Admin, topic: str | None) -> str:
+    # As for managers; and a user may not be allowed to see workers.
+    with suppress(LisaError):
+        stuck = [worker for worker in admin.workers(topic=topic) if worker.status is WorkerStatus.STUCK]
+        if stuck:
+            more = f", and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+            return f"worker {stuck[0].name} is stuck{more}: {stuck[0].problem}; see lisa-manager worker list"
+    return ""
 
 
 def print_trace(name: str, trace: Sequence[str]) -> None:

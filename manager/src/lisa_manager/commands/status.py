@@ -8,7 +8,7 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, print_table, say, shown
 from lisa_manager import ManagerSettings, TopicStatus
-from lisa_manager.commands.shared import admin_command, complete_topic, opened, warn_of_missing_manager
+from lisa_manager.commands.shared import admin_command, complete_topic, find_warnings, opened
 from lisa_manager.commands.status_tables import DUE_IN, Rates, listings, unhealthy_first
 from lisa_manager.commands.watch import watch as watch_status
 
@@ -39,7 +39,9 @@ def status(
             watch_status(admin, topic, watch, show=_print, document=_document if json else None)
     with opened(settings) as admin:
         statuses = admin.status(topic)
-        warn_of_missing_manager(admin)
+        warnings = find_warnings(admin, topic)
+    for line in warnings:
+        say(shown(line), error=True)
     print_json([_document(status) for status in statuses]) if json else _print(unhealthy_first(statuses))
     _report_damage(statuses)
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from lisa_common.cli import print_json, say, shown, shown_duration
 from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
 from lisa_manager import Admin, TopicStatus, TopicTraffic
+from lisa_manager.commands.shared import find_warnings
 from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, problem_of, unhealthy_first
 
 __all__ = ["Reader", "Reading", "render", "watch"]
@@ -39,8 +40,8 @@ class Reading:
     """The monotonic clock, in seconds."""
     statuses: Sequence[TopicStatus]
     traffic: Sequence[TopicTraffic]
-    absence: str
-    """One line if no manager runs."""
+    warnings: Sequence[str]
+    """What is wrong besides the topics, one line each."""
     rates: Rates = field(default_factory=Rates)
     history: Sequence[Rates] = ()
     """The rates of the latest readings, this one last."""
@@ -78,7 +79,7 @@ class Reader:
         """Reads once. Raises LisaError if another reading would fail as well, for example for an unknown topic."""
         try:
             statuses, traffic = self._admin.status(self._topic), self._admin.traffic(self._topic)
-            absence = self._admin.missing_manager()
+            warnings = find_warnings(self._admin, self._topic)
         except OF_THE_SERVER as error:
             if isinstance(error, _HOPELESS):
                 raise
@@ -88,7 +89,7 @@ class Reader:
         ordered = unhealthy_first(statuses)
         rates = _rates(self.reading, traffic, moment)
         history = (*(self.reading.history if self.reading else ()), rates)[-_REMEMBERED:]
-        self.reading = Reading(at, moment, ordered, traffic, absence, rates, history)
+        self.reading = Reading(at, moment, ordered, traffic, warnings, rates, history)
         self.error, self.silent_since = None, at
 
     def complaint(self, now: datetime) -> str:
@@ -129,8 +130,8 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
     if reading is not None:
         if complaint:
             lines.append(Text(f"as of {_clock(reading.at)}:", style="yellow"))
-        if reading.absence:
-            lines += [Text(line, style="bold red") for line in wrap(shown(reading.absence), width)]
+        for warning in reading.warnings:
+            lines += [Text(line, style="bold red") for line in wrap(shown(warning), width)]
         # The last line stays free: a screen that is full to its last column scrolls.
         room = height - len(lines) - 1
         lines += _rows(fit(listings(reading.statuses, reading.rates, reading.history), room), width)
@@ -172,6 +173,8 @@ def _print_again(
         if complaint := reader.complaint(now):
             say(f"{now:%Y-%m-%d} {_clock(now)} {shown(complaint)}", error=True)
         elif reader.reading is not None:
+            for warning in reader.reading.warnings:
+                say(f"{now:%Y-%m-%d} {_clock(now)} {shown(warning)}", error=True)
             if not json:
                 say(f"{now:%Y-%m-%d} {_clock(now)}")
             show(reader.reading.statuses, reader.reading.rates)
