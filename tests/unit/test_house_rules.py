@@ -20,6 +20,7 @@ LONGER: dict[str, str] = {
     "common/src/lisa_common/cli/options.py::with_settings": "a decorator, with the command that it makes",
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
     "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",
+    "producer/src/lisa_producer/commands.py::load": "one line for each option of the command",
     "producer/src/lisa_producer/commands.py::send": "one line for each option of the command",
 }
 

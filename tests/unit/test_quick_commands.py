@@ -69,6 +69,17 @@ def test_completion_of_commands_imports_little(words: str) -> None:
     assert _imported(done) == set()
 
 
+@pytest.mark.parametrize("words", ["send", "load"])
+def test_help_and_options_of_a_send_need_no_client(words: str) -> None:
+    """Only the settings, whose fields are options."""
+    line = f"lisa-producer {words} --"
+    asked = {"_LISA_PRODUCER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    code = _IMPORTED.format(package="lisa_producer")
+    for done in (_run(code, words, "--help"), _run(code, **asked)):
+        assert "--confirm" in done.stdout
+        assert _imported(done).isdisjoint({"redis", "opentelemetry", "rich"})
+
+
 @pytest.mark.parametrize("package", LAZY)
 def test_a_package_imports_nothing_by_itself(package: str) -> None:
     """Its names are imported when they are used."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 from typer.models import OptionInfo
@@ -28,18 +28,17 @@ from lisa_common.cli import (
     shown_moment,
     with_settings,
 )
-from lisa_common.client.connection import Connection
 from lisa_common.errors import Described, InvalidInput, LisaError, NotConfirmed
-from lisa_common.protocol.registry import read_registry
+from lisa_common.start import quiet_imports
 from lisa_common.validation import check_name
-from lisa_producer.bulk import BulkSender
-from lisa_producer.client import Producer
 from lisa_producer.json_lines import Line, read_lines
-from lisa_producer.load import Load
 from lisa_producer.message import Confirm
 from lisa_producer.program import program
 from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from lisa_producer.load import Load
 
 __all__ = ["load", "program", "send"]
 
@@ -53,6 +52,10 @@ def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 
 
 def _known_topics(ctx: typer.Context) -> list[str]:
     """Completes a topic; by none where the server does not answer within two seconds."""
+    # The client is imported where it is used: help needs none.
+    from lisa_common.client.connection import Connection  # noqa: PLC0415
+    from lisa_common.protocol.registry import read_registry  # noqa: PLC0415
+
     given = {name: value for name, value in ctx.params.items() if name in ProducerSettings.model_fields}
     with suppress(LisaError):
         settings = ProducerSettings.load(**given).model_copy(update={"timeout_s": 2.0})
@@ -107,6 +110,9 @@ def send(
 
     Exits with 1 if it was sent, but not confirmed as --confirm asks.
     """
+    with quiet_imports():
+        from lisa_producer.client import Producer  # noqa: PLC0415
+
     # Checked before waiting for standard input.
     options: dict[str, Any] = {
         "delay": _read(read_duration, "delay", delay),
@@ -200,6 +206,11 @@ def load(
     shows the line to --resume from; a second Ctrl-C stops at once. A load may also be repeated as a whole: lines with
     an id are not sent twice.
     """
+    with quiet_imports():
+        from lisa_producer.bulk import BulkSender  # noqa: PLC0415
+        from lisa_producer.client import Producer  # noqa: PLC0415
+        from lisa_producer.load import Load  # noqa: PLC0415
+
     if topic is not None:
         check_name("topic", topic)
     confirmation = _confirmation(confirm)
@@ -251,7 +262,7 @@ def _report_line(number: int, error: LisaError) -> None:
     say(f"line {number}: {shown(str(error))}", error=True)
 
 
-def _print_report(loading: Load, stopped: LisaError | KeyboardInterrupt | None, *, json: bool) -> None:
+def _print_report(loading: "Load", stopped: LisaError | KeyboardInterrupt | None, *, json: bool) -> None:
     report = loading.report
     is_interrupted = isinstance(stopped, KeyboardInterrupt)
     cause = "interrupted" if is_interrupted else str(stopped) if stopped else None
@@ -277,7 +288,7 @@ def _print_report(loading: Load, stopped: LisaError | KeyboardInterrupt | None, 
         raise typer.Exit(EXIT_WRONG)
 
 
-def _rest(loading: Load) -> str:
+def _rest(loading: "Load") -> str:
     first, last = loading.next_line, loading.last_stored
     doubt = f"; of lines {first} to {last}, those without an id may be sent twice" if last else ""
     return f"--resume {first} loads the rest{doubt}"
