@@ -92,13 +92,17 @@ def test_lazy_names_are_those_that_type_checkers_see(package: str) -> None:
     """Each from the same module, by one name everywhere, which is no submodule's."""
     module = importlib.import_module(package)
     path = Path(str(module.__file__))
-    [block] = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.If)]
+    tree = ast.parse(path.read_text("utf-8"))
+    ifs = [node for node in tree.body if isinstance(node, ast.If)]
+    [block] = [node for node in ifs if isinstance(node.test, ast.Name)]
     homes = {a.name: i.module for i in block.body if isinstance(i, ast.ImportFrom) for a in i.names}
     assert {*homes} | {"__version__"} == {*module.__all__} | {"__version__"}
     for name, home in homes.items():
         assert getattr(module, name) is getattr(importlib.import_module(str(home)), name)
         assert not (path.parent / f"{name}.py").exists()
     assert dir(module) == sorted(module.__all__)
+    # A type checker that saw it would take any name for one of the package.
+    assert not any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__getattr__" for node in tree.body)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         module.nonsense  # noqa: B018
 

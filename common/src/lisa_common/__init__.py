@@ -49,16 +49,18 @@ __all__ = [
     "__version__",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "lisa_common.errors": (
-            "AccessDenied Closed InvalidInput InvalidSettings LisaError NoFreeConnection NoGroup NotConfirmed "
-            "OutcomeUnknown QueueFull Refused ServerError UnknownGroup UnknownTopic Unreachable Untrusted"
-        ),
-        "lisa_common.model.policy": "Policy",
-    },
-)
+if not TYPE_CHECKING:
+    # For a type checker, any name would exist.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "lisa_common.errors": (
+                "AccessDenied Closed InvalidInput InvalidSettings LisaError NoFreeConnection NoGroup NotConfirmed "
+                "OutcomeUnknown QueueFull Refused ServerError UnknownGroup UnknownTopic Unreachable Untrusted"
+            ),
+            "lisa_common.model.policy": "Policy",
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -26,6 +26,7 @@ LisaError
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "OF_THE_SERVER",
@@ -58,6 +59,14 @@ __all__ = [
 
 class LisaError(Exception):
     """Base of all errors that Lisa raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As it is, not by its constructor, which takes other arguments: it passes between processes.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[LisaError], args: tuple[Any, ...]) -> LisaError:
+    return kind.__new__(kind, *args)
 
 
 class InvalidInput(LisaError, ValueError):

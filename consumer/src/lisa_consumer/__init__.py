@@ -70,30 +70,32 @@ __all__ = [
     "__version__",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "lisa_common.bodies": "Codec",
-        "lisa_common.errors": (
-            "AccessDenied Closed InvalidInput InvalidSettings LisaError OutcomeUnknown Refused ServerError "
-            "Unreachable Untrusted"
-        ),
-        "lisa_common.model.delivery": "Delivery",
-        "lisa_common.protocol.consuming": "AckOutcome NackOutcome",
-        "lisa_consumer.delivery.async_client": "AsyncConsumer",
-        "lisa_consumer.delivery.async_settler": "AsyncSettler Held",
-        "lisa_consumer.delivery.client": "Consumer",
-        "lisa_consumer.handling.batches": "BatchFailed",
-        "lisa_consumer.handling.middleware": "Middleware",
-        "lisa_consumer.handling.processes": "ProcessDied",
-        "lisa_consumer.handling.retries": "Exponential Fixed",
-        "lisa_consumer.handling.wishes": "RateLimited Reject Retry Snooze",
-        "lisa_consumer.lending.lender": "AsyncLender",
-        "lisa_consumer.lending.flows": "Lent Note",
-        "lisa_consumer.settings": "ConsumerSettings",
-        "lisa_consumer.worker.worker": "Worker",
-    },
-)
+if not TYPE_CHECKING:
+    # For a type checker, any name would exist.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "lisa_common.bodies": "Codec",
+            "lisa_common.errors": (
+                "AccessDenied Closed InvalidInput InvalidSettings LisaError OutcomeUnknown Refused ServerError "
+                "Unreachable Untrusted"
+            ),
+            "lisa_common.model.delivery": "Delivery",
+            "lisa_common.protocol.consuming": "AckOutcome NackOutcome",
+            "lisa_consumer.delivery.async_client": "AsyncConsumer",
+            "lisa_consumer.delivery.async_settler": "AsyncSettler Held",
+            "lisa_consumer.delivery.client": "Consumer",
+            "lisa_consumer.handling.batches": "BatchFailed",
+            "lisa_consumer.handling.middleware": "Middleware",
+            "lisa_consumer.handling.processes": "ProcessDied",
+            "lisa_consumer.handling.retries": "Exponential Fixed",
+            "lisa_consumer.handling.wishes": "RateLimited Reject Retry Snooze",
+            "lisa_consumer.lending.lender": "AsyncLender",
+            "lisa_consumer.lending.flows": "Lent Note",
+            "lisa_consumer.settings": "ConsumerSettings",
+            "lisa_consumer.worker.worker": "Worker",
+        },
+    )
 
 
 def __dir__() -> list[str]:

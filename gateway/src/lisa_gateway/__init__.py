@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["GatewaySettings", "__version__", "app", "lifespan"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "lisa_gateway.asgi": "app lifespan",
-        "lisa_gateway.settings": "GatewaySettings",
-    },
-)
+if not TYPE_CHECKING:
+    # For a type checker, any name would exist.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "lisa_gateway.asgi": "app lifespan",
+            "lisa_gateway.settings": "GatewaySettings",
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -67,22 +67,24 @@ __all__ = [
     "__version__",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "lisa_common.bodies": "Codec",
-        "lisa_common.errors": (
-            "AccessDenied Closed InvalidInput InvalidSettings LisaError NoFreeConnection NotConfirmed "
-            "OutcomeUnknown QueueFull Refused ServerError Unreachable Untrusted"
-        ),
-        "lisa_common.protocol.producing": "CancelOutcome CopyState Found RescheduleOutcome State",
-        "lisa_producer.async_client": "AsyncProducer",
-        "lisa_producer.client": "Producer",
-        "lisa_producer.message": "Confirm Message",
-        "lisa_producer.results": "BatchResults PartialSend SendOutcome SendReport SendResult SendResults",
-        "lisa_producer.settings": "ProducerSettings",
-    },
-)
+if not TYPE_CHECKING:
+    # For a type checker, any name would exist.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "lisa_common.bodies": "Codec",
+            "lisa_common.errors": (
+                "AccessDenied Closed InvalidInput InvalidSettings LisaError NoFreeConnection NotConfirmed "
+                "OutcomeUnknown QueueFull Refused ServerError Unreachable Untrusted"
+            ),
+            "lisa_common.protocol.producing": "CancelOutcome CopyState Found RescheduleOutcome State",
+            "lisa_producer.async_client": "AsyncProducer",
+            "lisa_producer.client": "Producer",
+            "lisa_producer.message": "Confirm Message",
+            "lisa_producer.results": "BatchResults PartialSend SendOutcome SendReport SendResult SendResults",
+            "lisa_producer.settings": "ProducerSettings",
+        },
+    )
 
 
 def __dir__() -> list[str]:

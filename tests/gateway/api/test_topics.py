@@ -31,6 +31,12 @@ def test_answers_have_the_capped_value(http: httpx.Client, admin: Admin, topic: 
     assert http.get(url).json()["policy"]["ttl_ms"] == 7_200_000
 
 
+def test_filters_in_the_query_of_a_purge_are_refused(http: httpx.Client, topic: str) -> None:
+    """They belong into the body; ignored, everything would be deleted."""
+    refused = http.post(f"/v1/topics/{topic}/garbage/purge?reason=nack", json={"all": True})
+    assert (refused.status_code, refused.json()["field"]) == (400, "query parameter")
+
+
 def test_a_value_that_a_cap_cannot_have_is_one_error(http: httpx.Client, admin: Admin, topic: str) -> None:
     """Nothing is declared."""
     admin.set_pattern_policy(topic, {"max_messages": 2}, cap=True)

@@ -72,23 +72,25 @@ __all__ = [
     "with_settings",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "lisa_common.cli.options": "JsonFlag YesFlag with_settings",
-        "lisa_common.cli.output": (
-            "print_json print_json_list print_table say shown_duration shown_exactly shown_moment"
-        ),
-        "lisa_common.cli.parse": "DURATION_FORM read_duration read_header read_moment read_ms",
-        "lisa_common.cli.program": (
-            "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG Declined add_commands confirm new_program sub_commands"
-        ),
-        "lisa_common.cli.progress_bar": "progress",
-        "lisa_common.cli.columns": "Column",
-        "lisa_common.cli.waiting": "WaitOption wait_s",
-        "lisa_common.escaping": "shown",
-    },
-)
+if not TYPE_CHECKING:
+    # For a type checker, any name would exist.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "lisa_common.cli.options": "JsonFlag YesFlag with_settings",
+            "lisa_common.cli.output": (
+                "print_json print_json_list print_table say shown_duration shown_exactly shown_moment"
+            ),
+            "lisa_common.cli.parse": "DURATION_FORM read_duration read_header read_moment read_ms",
+            "lisa_common.cli.program": (
+                "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG Declined add_commands confirm new_program sub_commands"
+            ),
+            "lisa_common.cli.progress_bar": "progress",
+            "lisa_common.cli.columns": "Column",
+            "lisa_common.cli.waiting": "WaitOption wait_s",
+            "lisa_common.escaping": "shown",
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -146,7 +146,7 @@ async def _read(operation: Operation, gateway: Gateway, receipts: Receipts, requ
     caller = caller_of(request.scope)
     operation.rule.check(caller, path.get("topic"))
     query = None if operation.query is None else _query_of(operation.query, request)
-    if operation.query is None and request.url.query and not operation.has_body:
+    if operation.query is None and request.url.query:
         name = next(iter(request.query_params), "")
         raise InvalidInput("query parameter", name, "absent, as this operation takes none")
     body = None

@@ -115,8 +115,8 @@ async def _stop(view: View) -> Response:
 async def _resume(view: View) -> Response:
     """Starts an operation anew that did not come to its end: what is done is no longer selected."""
     known = await _operation(view)
-    if known.status == "running":
-        raise InvalidInput("operation", known.id, "the id of an operation that has ended")
+    if known.status in ("running", "done"):
+        raise InvalidInput("operation", known.id, "the id of an operation that has ended before it was done")
     view.form = {"topic": known.topic, "what": known.what, "selection": known.selection}
     return await _start(view)
 
@@ -131,11 +131,11 @@ async def show(view: View) -> Response:
     return view.page(
         "activity.html",
         title="Activity",
-        # An action on no topic is for all who may see anything.
+        # An action on no topic names workers or patterns of any: it is for those who may see all.
         actions=[
             each if view.sees_bodies(each.topic) else replace(each, detail=without_contents(each.detail))
             for each in actions
-            if not each.topic or view.sees(each.topic)
+            if view.sees(each.topic or "*")
         ],
         next=actions[-1].entry if len(actions) == _ON_PAGE else "",
         part=await _part(view),
