@@ -189,6 +189,24 @@ def test_a_task_id_that_is_used_twice(app: Celery, settings: ProducerSettings, p
     assert message.headers["eta"]
 
 
+def test_an_eta_tells_tasks_of_one_id_apart(app: Celery, settings: ProducerSettings, producer: Producer) -> None:
+    """Another ETA alone makes another task; a repeat of the same send makes none, also after a reschedule."""
+    bridge(app, settings=settings)
+    hours = [(datetime.now(UTC) + timedelta(hours=n)).isoformat() for n in (1, 2)]
+
+    def send(eta: str) -> None:
+        message = app.amqp.as_task_v2("daily", "add", (1,), eta=eta, origin="here")
+        with app.producer_or_acquire() as of_kombu:
+            app.amqp.send_task_message(of_kombu, "add", message)
+
+    send(hours[0])
+    producer.reschedule("celery", "daily", delay=1800)
+    send(hours[0])
+    assert _in_broker(app) == []
+    send(hours[1])
+    assert [message.headers["eta"] for message in _in_broker(app)] == hours[1:]
+
+
 def test_a_revoked_task_is_cancelled(app: Celery, settings: ProducerSettings, producer: Producer) -> None:
     """Its result says so; so do those of many, and of a retry. Others stay."""
     bridge(app, settings=settings)

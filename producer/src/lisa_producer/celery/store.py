@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
@@ -23,6 +23,9 @@ from lisa_producer.settings import ProducerSettings
 __all__ = ["Store", "broker_error"]
 
 logger = logging.getLogger(__name__)
+
+_ETA = "celery-eta"
+"""The header of a message with the ETA of its task."""
 
 _ENDLESS_RETRIES = 100
 """So many retries of a task without a limit are looked for."""
@@ -57,14 +60,17 @@ class Store:
 
         A repeat of the same send is stored once. Raises ServerError and InvalidInput.
         """
+        # The record's due time may change: an operator reschedules the task.
+        headers = {_ETA: due.astimezone(UTC).isoformat()}
         try:
-            result = self._producer.send(self._topic, data, at=due, id=id)
+            result = self._producer.send(self._topic, data, at=due, id=id, headers=headers)
         except InvalidInput as error:
             raise InvalidInput("eta" if error.field == "at" else error.field, error.value, error.expected) from None
         if not result.duplicate:
             return True
         found = self._producer.find(self._topic, id)
-        if found and found.record and found.record.body == data:
+        record = found.record if found else None
+        if record and record.body == data and record.headers.get(_ETA) == headers[_ETA]:
             return True
         logger.warning(
             "task %s goes to the broker of Celery, to wait there: Lisa has another task of its id",
