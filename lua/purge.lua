@@ -19,21 +19,15 @@
 -- ARGV[2] window     number  how long the ids stay known, in ms; 0 for not at all
 -- ARGV[3...] copy, died_ms per dead letter; died_ms is empty for any time
 -- returns  { number of dead letters done, from the first on, number that were there }
---@include dead, groups, withdrawn
+--@include dead, died, groups, withdrawn
 local copies, died_at = {}, {}
 for i = 3, #ARGV, 2 do
   copies[#copies + 1] = ARGV[i]
   died_at[ARGV[i]] = tonumber(ARGV[i + 1])
 end
 
--- Other programs may write any score.
-local function has_died_at(copy, ms)
-  local score = redis.call('ZSCORE', garbage, copy)
-  return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score)))) == ms
-end
-
 local now = exact_clock(now_ms)
 local done, purged = end_dead(copies, list_groups(), function(copy)
-  return (not died_at[copy] or has_died_at(copy, died_at[copy])) and redis.call('ZREM', garbage, copy) == 1
+  return has_died_at(copy, died_at[copy]) and redis.call('ZREM', garbage, copy) == 1
 end, now, window > 0 and math.floor(now) + window or nil)
 return { done, purged }

@@ -1,4 +1,4 @@
--- Makes dead letters ready again, with all attempts left and without a time to live. A copy goes to its group. A copy
+-- Makes dead letters ready again if they died at the given time, with all attempts left and without a time to live. A copy goes to its group. A copy
 -- that no group has had goes to all groups. Where the topic has a door, they are due now, and ready once they pass it.
 --
 -- KEYS[1] ready      stream
@@ -12,10 +12,10 @@
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
--- ARGV[4...] copy per dead letter
+-- ARGV[4...] copy, died_ms per dead letter; died_ms is empty for any time
 -- returns  { number of dead letters done, from the first on, per dead letter "replayed", "unknown", or why nothing changed:
 --            "no group" (its group is gone) or "unreadable" (its record is damaged or of a later release) }
---@include budget, clock, door, failure, groups, record, wake
+--@include budget, clock, died, door, failure, groups, record, wake
 local now = clock(now_ms)
 local exists = {}
 for _, group in ipairs(list_groups()) do
@@ -54,9 +54,9 @@ local function replay_to(group, id, due, priority)
   redis.call('HSET', failures, copy, write_failure(failure))
 end
 
-local function replay(copy)
+local function replay(copy, died_ms)
   local group, id = split_copy(copy)
-  if not redis.call('ZSCORE', garbage, copy) then
+  if not has_died_at(copy, died_ms) then
     return 'unknown'
   elseif group ~= '' and not exists[group] then
     return 'no group'
@@ -87,11 +87,11 @@ end
 local COMMANDS = 8
 local TIMES = 2
 local replies = {}
-for i = 4, #ARGV do
+for i = 4, #ARGV, 2 do
   if not afford(work_on(select(2, split_copy(ARGV[i])), COMMANDS, TIMES)) then
     break
   end
-  replies[i - 3] = replay(ARGV[i])
+  replies[#replies + 1] = replay(ARGV[i], tonumber(ARGV[i + 1]))
 end
 if is_closed then
   wake(now, channel, topic)

@@ -1,9 +1,12 @@
 """replay: dead letters are ready again."""
 
+from collections.abc import Callable
+
 import pytest
 
 from lisa_common.model.record import unpack_record
-from lisa_common.protocol.call import command
+from lisa_common.protocol.call import Flow, command
+from lisa_manager.admin import garbage
 from support.queue import EPOCH_MS, Queue, outgoing
 
 
@@ -153,3 +156,20 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.nack(*queue.read("g"), rejected=True)
     assert set(queue.replay(*(f"g/{n}" for n in range(1_000)))) == {"replayed"}
     assert len(queue.read("g")) == 1_000
+
+
+@pytest.mark.parametrize("verb", [garbage.replay, garbage.purge])
+def test_a_letter_that_died_again_is_left(queue: Queue, verb: Callable[..., Flow[list[str]]]) -> None:
+    """What was listed may have been replayed and have died again, for a reason that was not selected."""
+    queue.join("g")
+    queue.send("a")
+    queue.nack(*queue.read("g"), rejected=True)
+    listed, _ = queue.connection.call(garbage.named(queue.keys, ["a"]))
+    queue.advance(1)
+    queue.replay("g/a")
+    queue.nack(*queue.read("g"), rejected=True)
+    before = queue.contents()
+    assert queue.connection.call(verb(queue.keys, listed)) == ["unknown"]
+    assert queue.contents() == before
+    again, _ = queue.connection.call(garbage.named(queue.keys, ["a"]))
+    assert queue.connection.call(verb(queue.keys, again)) != ["unknown"]

@@ -231,21 +231,23 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
     )
 
 
-def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
+def replay(keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = (), *, now_ms: Arg = "") -> Call[list[str]]:
     """Makes dead letters ready again, or due where the topic has a door.
 
-    Returns for each "replayed", "unknown", "no group" or "unreadable".
+    `died_ms` holds when each died: one that has died again since is left, and is "unknown". Returns for each
+    "replayed", "unknown", "no group" or "unreadable".
     """
+    times: Sequence[Arg] = died_ms or [""] * len(copies)
     call = script(
         "replay",
         keys,
-        [(bytes_of(copy),) for copy in copies],
+        [(bytes_of(copy), at) for copy, at in zip(copies, times, strict=True)],
         decode=lambda reply: [outcome.decode() for outcome in rows(reply)],
         now_ms=now_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
     )
-    return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
+    return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], died_ms[done:], now_ms=now_ms))
 
 
 def purge(

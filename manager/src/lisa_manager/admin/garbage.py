@@ -196,14 +196,19 @@ def _search(keys: ShardKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
 
 def replay(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
     """Makes dead letters ready again. Returns "replayed", "unknown", "unreadable" or "no group" for each."""
-    outcomes: list[str] = yield managing.replay(keys, [letter.copy for letter in letters])
+    outcomes: list[str] = yield managing.replay(keys, *_as_read(letters))
     return outcomes
 
 
 def purge(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
     """Deletes dead letters for good. Returns "purged" for each that existed, then "unknown" for the rest."""
-    purged: int = yield managing.purge(keys, [letter.copy for letter in letters])
+    purged: int = yield managing.purge(keys, *_as_read(letters))
     return ["purged"] * purged + ["unknown"] * (len(letters) - purged)
+
+
+def _as_read(letters: Sequence[DeadLetter]) -> tuple[list[str], list[int]]:
+    """What the scripts compare: a letter that was replayed and has died again since may not be selected."""
+    return [letter.copy for letter in letters], [letter.died_ms for letter in letters]
 
 
 def batches(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
