@@ -33,7 +33,12 @@ _EMPTY = (
 """Panels that may have nothing to show: the demo has no schedules and no gateway, its producer has no metrics, no turn
 fails, and nobody exports the server's own metrics."""
 
-_UNUSED = ("lisa_dead_letters_moved_total", "lisa_parked_messages", "lisa_handler_overruns_total", "lisa_outbox_")
+_UNUSED = (
+    "lisa_dead_letters_moved_total",
+    "lisa_parked_messages",
+    "lisa_handler_overruns_total",
+    "lisa_outbox_",
+)
 """The demo has no dead letter topic, no limits, no time limits and no outbox, either."""
 
 _ONLY_WHEN_LATE = " > 0"

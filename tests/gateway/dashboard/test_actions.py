@@ -168,8 +168,8 @@ def test_an_operation_is_stopped_and_resumed_and_loses_none(
     [sizes] = admin.sizes(topic)
     assert (sizes.garbage, sizes.ready, sizes.stored) == (0, count, count)
     # What is done is not begun again: it would take what came later.
-    again = browser.post("do-resume", operation=done.id)
-    assert (again.status_code, "ended before it was done" in again.text) == (400, True)
+    again = browser.send(page, next(form for form in page.forms if form.fields.get("operation") == done.id))
+    assert (again.status, "ended before it was done" in again.text) == (400, True)
 
 
 def test_policy_is_changed_field_by_field(browser: Browser, admin: Admin, topic: str) -> None:
