@@ -168,7 +168,9 @@ def test_an_operation_is_stopped_and_resumed_and_loses_none(
     [sizes] = admin.sizes(topic)
     assert (sizes.garbage, sizes.ready, sizes.stored) == (0, count, count)
     # What is done is not begun again: it would take what came later.
-    again = browser.send(page, next(form for form in page.forms if form.fields.get("operation") == done.id))
+    ended = _operation(admin, topic)
+    assert ended
+    again = browser.send(page, next(form for form in page.forms if form.action == "do-resume"), operation=ended.id)
     assert (again.status, "ended before it was done" in again.text) == (400, True)
 
 

@@ -83,7 +83,8 @@ if not TYPE_CHECKING:
             ),
             "lisa_common.cli.parse": "DURATION_FORM read_duration read_header read_moment read_ms",
             "lisa_common.cli.program": (
-                "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG Declined add_commands confirm new_program sub_commands"
+                "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG "
+                "Declined add_commands confirm new_program sub_commands"
             ),
             "lisa_common.cli.progress_bar": "progress",
             "lisa_common.cli.columns": "Column",
