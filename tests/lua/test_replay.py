@@ -164,12 +164,12 @@ def test_a_letter_that_died_again_is_left(queue: Queue, verb: Callable[..., Flow
     queue.join("g")
     queue.send("a")
     queue.nack(*queue.read("g"), rejected=True)
-    listed, _ = queue.connection.call(garbage.named(queue.keys, ["a"]))
+    listed, _ = queue.connection.run(garbage.named(queue.keys, ["a"]))
     queue.advance(1)
     queue.replay("g/a")
     queue.nack(*queue.read("g"), rejected=True)
     before = queue.contents()
-    assert queue.connection.call(verb(queue.keys, listed)) == ["unknown"]
+    assert queue.connection.run(verb(queue.keys, listed)) == ["unknown"]
     assert queue.contents() == before
-    again, _ = queue.connection.call(garbage.named(queue.keys, ["a"]))
-    assert queue.connection.call(verb(queue.keys, again)) != ["unknown"]
+    again, _ = queue.connection.run(garbage.named(queue.keys, ["a"]))
+    assert queue.connection.run(verb(queue.keys, again)) != ["unknown"]
