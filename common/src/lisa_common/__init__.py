@@ -51,7 +51,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "lisa_common.errors": (
@@ -61,7 +61,3 @@ if not TYPE_CHECKING:
             "lisa_common.model.policy": "Policy",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -8,8 +8,10 @@ from typing import Any
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns `__getattr__` for a package that offers names of other modules; `homes` has the names of each module.
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__getattr__` and `__dir__` of a package that offers names of other modules.
+
+    `homes` has the names of each module.
 
     The package imports the same names below `if TYPE_CHECKING`, for type checkers and editors; a test compares the two.
     """
@@ -23,4 +25,4 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    return get, lambda: sorted(sys.modules[package].__all__)

@@ -72,7 +72,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "lisa_common.bodies": "Codec",
@@ -96,7 +96,3 @@ if not TYPE_CHECKING:
             "lisa_consumer.worker.worker": "Worker",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

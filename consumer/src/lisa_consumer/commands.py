@@ -23,13 +23,12 @@ from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import PING
 from lisa_consumer import metrics
-from lisa_consumer.program import program
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.load_worker import load_worker
 from lisa_consumer.worker.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.worker.worker import Worker
 
-__all__ = ["program", "run"]
+__all__ = ["run"]
 
 
 @with_settings(ConsumerSettings, unused=("patience_s",))

@@ -16,14 +16,10 @@ __all__ = ["GatewaySettings", "__version__", "app", "lifespan"]
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "lisa_gateway.asgi": "app lifespan",
             "lisa_gateway.settings": "GatewaySettings",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

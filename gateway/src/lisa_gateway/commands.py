@@ -11,12 +11,11 @@ from lisa_common.cli import JsonFlag, WaitOption, print_json, say, wait_s, with_
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
-from lisa_gateway.program import program
 from lisa_gateway.push import PushSettings, Target
 from lisa_gateway.push.target import check_url
 from lisa_gateway.settings import GatewaySettings
 
-__all__ = ["openapi", "program", "push", "run", "token"]
+__all__ = ["openapi", "push", "run", "token"]
 
 
 @with_settings(GatewaySettings)

@@ -114,7 +114,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "lisa_common.model.death": "Death",
@@ -156,7 +156,3 @@ if not TYPE_CHECKING:
             "lisa_manager.settings": "ManagerSettings",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

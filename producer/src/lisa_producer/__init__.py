@@ -69,7 +69,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "lisa_common.bodies": "Codec",
@@ -85,7 +85,3 @@ if not TYPE_CHECKING:
             "lisa_producer.settings": "ProducerSettings",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -33,14 +33,13 @@ from lisa_common.start import quiet_imports
 from lisa_common.validation import check_name
 from lisa_producer.json_lines import Line, read_lines
 from lisa_producer.message import Confirm
-from lisa_producer.program import program
 from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
     from lisa_producer.load import Load
 
-__all__ = ["load", "program", "send"]
+__all__ = ["load", "send"]
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from lisa_producer.settings import ProducerSettings
 if TYPE_CHECKING:
     from lisa_producer.outbox.relay import Relay
 
-__all__ = ["ddl_", "run", "status"]
+__all__ = ["check", "ddl_", "run", "status"]
 
 logger = logging.getLogger(__name__)
 

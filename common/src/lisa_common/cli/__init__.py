@@ -74,7 +74,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "lisa_common.cli.options": "JsonFlag YesFlag with_settings",
@@ -92,7 +92,3 @@ if not TYPE_CHECKING:
             "lisa_common.escaping": "shown",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
