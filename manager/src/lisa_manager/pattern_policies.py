@@ -16,6 +16,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import store_policy, with_revision
 from lisa_common.protocol.side_by_side import run_each
+from lisa_manager.admin.queries import chunks
 from lisa_manager.topic_limits import apply_limits
 
 __all__ = ["Resolved", "apply_patterns", "is_stale"]
@@ -46,16 +47,11 @@ def apply_patterns(prefix: str, topics: Iterable[str]) -> Flow[Resolved]:
     topics whose policy is damaged. Raises InvalidInput for damaged policies of patterns.
     """
     changed, failed = set[str](), dict[str, LisaError]()
-    for batch in _in_batches(topics):
+    for batch in chunks(list(topics), _AT_ONCE):
         left: Collection[str] = batch
         while left:
             left = yield from _apply(prefix, left, changed, failed)
     return Resolved(frozenset(changed), failed)
-
-
-def _in_batches(topics: Iterable[str]) -> Iterable[list[str]]:
-    names = list(topics)
-    return (names[at : at + _AT_ONCE] for at in range(0, len(names), _AT_ONCE))
 
 
 def _apply(prefix: str, topics: Collection[str], changed: set[str], failed: dict[str, LisaError]) -> Flow[list[str]]:

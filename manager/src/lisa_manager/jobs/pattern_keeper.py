@@ -8,10 +8,10 @@ from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import PATTERNS, topics_key
 from lisa_common.model.pattern_policies import PatternPolicies
-from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.pattern_policies import Resolved, apply_patterns, is_stale
 from lisa_manager.problem_log import ProblemLog
 
@@ -27,22 +27,19 @@ class PatternKeeper:
 
     def __init__(self, connection: AsyncConnection, discoverer: Discoverer, prefix: str) -> None:
         self._connection = connection
-        self._discoverer = discoverer
+        self._changes = PolicyChanges(discoverer, lambda _: False)
         self._prefix = prefix
         self._problems = ProblemLog(logger)
         self._patterns: bytes | None = None
-        self._resolved: dict[str, Policy] = {}
-        """The policies, by topic, that are as these patterns have them."""
 
     async def turn(self) -> None:
         """Runs one turn over the topics. Raises LisaError as the server answers, and for damaged policies."""
         stored: bytes | None = await self._connection.call(command("HGET", topics_key(self._prefix), PATTERNS))
         policies = PatternPolicies.load(stored)
-        layouts = self._discoverer.layouts
         if stored != self._patterns:
-            self._patterns, self._resolved = stored, {}
-        # A policy that has not changed is the same object.
-        changed = [each for name, each in layouts.items() if self._resolved.get(name) is not each.policy]
+            self._patterns = stored
+            self._changes.begin_again()
+        changed = self._changes.take()
         stale = []
         for position, layout in enumerate(changed):
             if position % _AT_ONCE == 0:
@@ -52,8 +49,9 @@ class PatternKeeper:
                 stale.append(layout.topic)
         resolved = await self._connection.run(apply_patterns(self._prefix, stale))
         self._log(resolved)
-        done = {each.topic: each.policy for each in changed if each.topic not in resolved.failed}
-        self._resolved = {name: policy for name, policy in (self._resolved | done).items() if name in layouts}
+        for layout in changed:
+            if layout.topic not in resolved.failed:
+                self._changes.end(layout)
 
     def _log(self, resolved: Resolved) -> None:
         for topic, error in resolved.failed.items():

@@ -36,6 +36,10 @@ class PolicyChanges:
             }
         return list((self._chosen | self._changed).values())
 
+    def begin_again(self) -> None:
+        """Takes all topics for changed ones."""
+        self.layouts = {}
+
     def end(self, layout: Layout) -> None:
         """Takes a topic that was looked at."""
         self._changed.pop(layout.topic, None)
