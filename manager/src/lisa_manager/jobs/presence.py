@@ -14,6 +14,9 @@ from lisa_common.protocol.workers import forget_silent
 
 __all__ = ["Presence"]
 
+_FORGET_EVERY_MS = 600_000
+"""Workers are forgotten after an hour of silence: to look for them more often would read all states for nothing."""
+
 _END_S = 1.0
 """How long an ending manager may take to say so. Its sign expires if it does not."""
 
@@ -23,13 +26,16 @@ class Presence:
 
     def __init__(self, connection: AsyncConnection, prefix: str) -> None:
         self._connection, self._prefix = connection, prefix
+        self._forgets_at_ms = 0
         self._name = f"{socket.gethostname()}:{os.getpid()} {__version__}"
 
     async def turn(self) -> None:
-        """Renews the sign, and forgets workers that have long been silent. Raises LisaError."""
+        """Renews the sign, and at times forgets workers that have long been silent. Raises LisaError."""
         now: int = await self._connection.call(server_time())
         await self._connection.execute(managers.renew(self._prefix, self._name, now))
-        await self._connection.run(forget_silent(self._prefix))
+        if now >= self._forgets_at_ms:
+            self._forgets_at_ms = now + _FORGET_EVERY_MS
+            await self._connection.run(forget_silent(self._prefix))
 
     async def end(self) -> None:
         """Withdraws the sign."""
