@@ -7,10 +7,10 @@ from typing import Any, Final
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.scores import PARKED_MS, whole_ms
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int
-from lisa_manager.admin.queries import chunks, first_error, require_topic, scored
+from lisa_manager.admin.queries import read_all, require_topic, scored
 
 __all__ = ["DueCounts", "read_due_counts"]
 
@@ -30,7 +30,6 @@ _FEWEST_PARTS = 8
 _MOST_COUNTS = 4_000
 """Commands of one call, if that leaves `_FEWEST_PARTS`: a topic of many shards gets fewer parts."""
 
-_AT_ONCE = 1_000
 _LAST_MS = PARKED_MS - 1
 
 
@@ -68,7 +67,7 @@ def read_due_counts(prefix: str, topic: str, start_ms: int | None, end_ms: int |
     layout = yield from require_topic(prefix, topic)
     now: int = yield server_time()
     shards = layout.served
-    ends = yield from _read([call for keys in shards for call in _ends(keys)])
+    ends = yield from read_all([call for keys in shards for call in _ends(keys)])
     dues = [max(0, whole_ms(score)) for found in (*ends[::4], *ends[1::4]) for _, score in found if score <= _LAST_MS]
     totals, parked = sum(ends[2::4]), sum(ends[3::4])
     start = min(dues, default=now) if start_ms is None else start_ms
@@ -78,7 +77,7 @@ def read_due_counts(prefix: str, topic: str, start_ms: int | None, end_ms: int |
     start, step, parts = _divide(start, end, len(shards))
     edges = [start + at * step for at in range(parts + 1)] if dues else []
     bounds = [("-inf", start - 1), *((f"({low - 1}", low + step - 1) for low in edges[:-1])]
-    replies = yield from _read([_count(keys, low, high) for keys in shards for low, high in bounds])
+    replies = yield from read_all([_count(keys, low, high) for keys in shards for low, high in bounds])
     before, *counts = (sum(replies[at :: len(bounds)]) for at in range(len(bounds)))
     # Messages move while they are counted.
     after = max(0, totals - parked - before - sum(counts))
@@ -108,13 +107,3 @@ def _ends(keys: ShardKeys) -> Sequence[Call[Any]]:
 
 def _count(keys: ShardKeys, low: int | str, high: int | str) -> Call[int]:
     return command("ZCOUNT", keys.of("waiting"), low, high)
-
-
-def _read(calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
-    """The results of these calls. Raises their first error."""
-    results: list[Any] = []
-    for some in chunks(calls, _AT_ONCE):
-        results += yield IndependentCalls(some)
-    if error := first_error(results):
-        raise error
-    return results

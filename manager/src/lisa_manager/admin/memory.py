@@ -1,11 +1,11 @@
 """How much memory topics take, as the server samples it."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, history_key
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
-from lisa_manager.admin.queries import chunks, first_error, layouts_of
+from lisa_common.protocol.call import Call, Flow, command
+from lisa_manager.admin.queries import layouts_of, read_all
 
 __all__ = ["read_memory"]
 
@@ -14,8 +14,6 @@ _MOST_SHARDS: Final = 16
 
 _SAMPLES: Final = 20
 """Members by which the server judges the size of a key: its time does not depend on the length."""
-
-_AT_ONCE: Final = 1_000
 
 
 def read_memory(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int]]:
@@ -27,12 +25,7 @@ def read_memory(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int]]:
     measured = {layout.topic: _some(layout.served) for layout in layouts}
     calls = [_usage(keys.of(name)) for shards in measured.values() for keys in shards for name in TOPIC_KEYS]
     calls += [_usage(history_key(prefix, layout.topic)) for layout in layouts]
-    sizes: list[Any] = []
-    for some in chunks(calls, _AT_ONCE):
-        sizes += yield IndependentCalls(some)
-    if error := first_error(sizes):
-        raise error
-    rest = iter(sizes)
+    rest = iter((yield from read_all(calls)))
     of_shards = {topic: sum(next(rest) for _ in shards for _ in TOPIC_KEYS) for topic, shards in measured.items()}
     return {
         layout.topic: of_shards[layout.topic] * len(layout.served) // len(measured[layout.topic]) + next(rest)

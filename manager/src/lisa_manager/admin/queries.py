@@ -7,7 +7,7 @@ from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
@@ -20,6 +20,7 @@ __all__ = [
     "first_error",
     "layouts_of",
     "list_layouts",
+    "read_all",
     "require_stored_topic",
     "require_topic",
     "scored",
@@ -77,6 +78,16 @@ def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError |
     if isinstance(error, OF_THE_SERVER) and not partial:
         raise error
     return error
+
+
+def read_all(calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
+    """Makes any number of calls, `PAGE` in a round trip. Returns their results; raises their first error."""
+    results: list[Any] = []
+    for some in chunks(calls, PAGE):
+        results += yield IndependentCalls(some)
+    if error := first_error(results):
+        raise error
+    return results
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
