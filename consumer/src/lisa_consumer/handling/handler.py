@@ -16,7 +16,7 @@ from lisa_consumer.handling.middleware import (
     Middleware,
     check_has_run,
     is_async,
-    makes_generator,
+    is_generator,
     run_in_thread,
     wrap,
     wrap_async,
@@ -56,11 +56,11 @@ class Route:
     """The handler, if a call takes no more than to await it."""
 
     def __post_init__(self) -> None:
-        if makes_generator(self.handler):
-            expected = "a function without `yield`, of which a call would run nothing"
-            raise InvalidInput("handler", self.handler, expected)
         if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
+        if is_generator(self.handler):
+            expected = "a function without `yield`, of which a call would run nothing"
+            raise InvalidInput("handler", self.handler, expected)
         if not _takes_one(self.handler):
             raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
         if self.runs_in_process:

@@ -16,7 +16,7 @@ __all__ = [
     "check_has_run",
     "check_middleware",
     "is_async",
-    "makes_generator",
+    "is_generator",
     "run_in_thread",
     "wait_for",
     "wrap",
@@ -35,10 +35,11 @@ handler. What a batch handler gets is a list of deliveries.
 
 def check_middleware(value: object) -> Middleware:
     """A caller's middleware; raises InvalidInput."""
-    if callable(value) and not makes_generator(value) and not inspect.isclass(value):
+    if callable(value) and not inspect.isclass(value):
         with suppress(TypeError, ValueError):
             inspect.signature(value, follow_wrapped=False).bind(None, None)
-            return value
+            if not is_generator(value):
+                return value
     raise InvalidInput("middleware", value, "a function that takes a delivery and call_next")
 
 
@@ -47,11 +48,10 @@ def is_async(function: object) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-def makes_generator(function: object) -> bool:
+def is_generator(function: object) -> bool:
     """Whether a call makes a generator of either kind, and runs nothing."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    calls = (function, type(function).__call__) if callable(function) else ()
-    return any(is_kind(each) for each in calls for is_kind in kinds)
+    return any(is_kind(each) for each in (function, type(function).__call__) for is_kind in kinds)
 
 
 def check_has_run(result: object, *, awaited: bool = False) -> Any:
