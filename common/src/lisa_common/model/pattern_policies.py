@@ -6,7 +6,7 @@ cap holds. The result is stored with the topic, together with its own fields, so
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -129,7 +129,7 @@ class PatternPolicies:
 
     def resolve(self, topic: str, own: Mapping[str, Any]) -> Policy:
         """The policy of a topic with these fields of its own. Raises InvalidInput where they do not go together."""
-        found = {name: o for name, o in self._origins(topic, own) if o.is_own or o.given_by or o.capped_by}
+        found = {n: o for n, o in self.explain(topic, own).items() if o.is_own or o.given_by or o.capped_by}
         fields = {name: value for name, value in own.items() if name in NOT_OF_PATTERNS}
         fields |= {name: origin.value for name, origin in found.items()}
         if fields != own:
@@ -137,10 +137,7 @@ class PatternPolicies:
         return Policy.of(fields)
 
     def explain(self, topic: str, own: Mapping[str, Any]) -> dict[str, Origin]:
-        """Where each field of a topic comes from."""
-        return dict(self._origins(topic, own))
-
-    def _origins(self, topic: str, own: Mapping[str, Any]) -> Iterator[tuple[str, Origin]]:
+        """Returns for each field of a topic its value, and where that comes from."""
         # No topic may be its own dead letter topic: a pattern that fits both leaves that one without.
         fitting = self.fit(topic)
         origins = dict[str, Origin]()
@@ -161,7 +158,7 @@ class PatternPolicies:
             before = origins[name]
             if cap is not None and _size(name, cap.fields[name]) < _size_of(name, origins):
                 origins[name] = Origin(cap.fields[name], before.given_by, before.is_own, cap, before.value)
-        return iter(origins.items())
+        return origins
 
 
 _LETTERS = "dead_letter_topic"

@@ -66,7 +66,6 @@ class Role:
             (self.activity, activity_key(prefix)),
             (self.operations, operations_key(prefix)),
             (self.managers, managers_key(prefix)),
-            *self.of_workers(prefix),
         ]
 
     def of_workers(self, prefix: str) -> list[tuple[str, str]]:

@@ -115,7 +115,7 @@ def _general(rights: Role, prefix: str, *, in_cluster: bool) -> Iterator[tuple[s
     for commands, place in (
         (rights.channel, wake_channel(prefix)),
         (rights.events, events_channel(prefix)),
-        *(each for each in rights.beside_topics(prefix) if each not in rights.of_workers(prefix)),
+        *rights.beside_topics(prefix),
     ):
         for command in commands.split():
             yield command, _on(command, place)

@@ -52,7 +52,7 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.events, [f"&{events_channel(prefix)}"]),
-        *(_selector(on, [f"~{key}"]) for on, key in rights.beside_topics(prefix)),
+        *(_selector(on, [f"~{key}"]) for on, key in (*rights.beside_topics(prefix), *rights.of_workers(prefix))),
         # Workers of a pattern look for its topics.
         _selector("hgetall" * looks_for_topics, [f"~{topics_key(prefix)}"]),
         _selector(rights.schedules, [f"~{schedules_key(prefix)}"]),
