@@ -5,6 +5,7 @@ from typing import Any
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.models import WorkersQuery
 from lisa_gateway.v1.operation import Answer, Call, operation
+from lisa_gateway.visible_worker import visible_part
 from lisa_manager import WorkerState
 
 __all__ = ["drain_worker", "list_workers", "pause_worker", "resume_worker"]
@@ -21,13 +22,7 @@ async def list_workers(call: Call) -> Answer:
 
 
 def _document(call: Call, state: WorkerState) -> dict[str, Any]:
-    document = state.model_dump(mode="json", exclude={"has_chosen_name"})
-    document["topics"] = [topic for topic in state.topics if call.shows(topic)]
-    document["handlers"] = [each for each in document["handlers"] if call.shows(each["topic"])]
-    if len(document["topics"]) < len(state.topics):
-        # It names topics.
-        document["problem"] = ""
-    return document
+    return visible_part(state, call.shows).model_dump(mode="json", exclude={"has_chosen_name"})
 
 
 @operation(f"POST {_WORKER}/pause", {200: answers.Worker}, query=WorkersQuery)

@@ -7,14 +7,14 @@ from starlette.responses import Response
 
 from lisa_gateway.access import ALL_TOPICS
 from lisa_gateway.dashboard.view import Handler, View, see_other
-from lisa_manager import WorkerState
+from lisa_gateway.visible_worker import visible_part
 
 __all__ = ["ACTIONS", "show"]
 
 
 async def show(view: View) -> Response:
     """The page: workers that read a topic that the user may see, and of each only those topics."""
-    found = [_visible(view, state) for state in await view.soon(view.admin.workers())]
+    found = [visible_part(state, view.sees) for state in await view.soon(view.admin.workers())]
     return view.page(
         "workers.html",
         title="Workers",
@@ -22,15 +22,6 @@ async def show(view: View) -> Response:
         may_act=view.operates(ALL_TOPICS),
         operates=view.operates,
     )
-
-
-def _visible(view: View, state: WorkerState) -> WorkerState:
-    topics = tuple(topic for topic in state.topics if view.sees(topic))
-    if topics == state.topics:
-        return state
-    handlers = tuple(each for each in state.handlers if view.sees(each.topic))
-    # The problem names topics.
-    return state.model_copy(update={"topics": topics, "handlers": handlers, "problem": ""})
 
 
 def _handler(what: str, ask: Callable[..., Awaitable[Any]]) -> Handler:
