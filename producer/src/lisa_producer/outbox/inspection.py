@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, case, func, inspect, select
 
-from lisa_producer.outbox.table import LEASES, METADATA, ROWS, now_ms
+from lisa_producer.outbox.table import LEASES, METADATA, ROWS, WAITS, now_ms
 
 __all__ = ["Backlog", "find_problems", "read_backlog"]
 
 _LATE_MS = 60_000
 """Rows that wait for longer are late; a topic that no relay has worked on for that long has none."""
-
-_WAITS = ROWS.c.error.is_(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +26,8 @@ class Backlog:
 def read_backlog(engine: Engine) -> Backlog:
     """Counts the rows. Takes longer the more there are: 0.1 s for a million."""
     query = select(
-        func.count(case((_WAITS, 1))),
-        now_ms() - func.min(case((_WAITS, ROWS.c.created_ms))),
+        func.count(case((WAITS, 1))),
+        now_ms() - func.min(case((WAITS, ROWS.c.created_ms))),
         func.count(ROWS.c.error),
     )
     with engine.connect() as connection:
@@ -67,7 +65,7 @@ def _of_rows(engine: Engine) -> Iterator[str]:
     )
     late = (
         select(ROWS.c.topic, func.count(), now_ms() - func.min(ROWS.c.created_ms))
-        .where(_WAITS)
+        .where(WAITS)
         .group_by(ROWS.c.topic)
         .having(now_ms() - func.min(ROWS.c.created_ms) > _LATE_MS)
         .order_by(ROWS.c.topic)

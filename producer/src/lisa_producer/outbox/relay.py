@@ -39,7 +39,7 @@ from lisa_producer.client import Producer
 from lisa_producer.message import Confirm, Message
 from lisa_producer.outbox.listening import check_listens, listening
 from lisa_producer.outbox.relayed import Row
-from lisa_producer.outbox.table import LEASES, ROWS, now_ms
+from lisa_producer.outbox.table import LEASES, ROWS, WAITS, now_ms
 from lisa_producer.results import BatchResults, PartialSend
 from lisa_producer.settings import ProducerSettings
 
@@ -58,8 +58,7 @@ _FIRST_ROWS = 100
 # Made once: SQLAlchemy takes as long to make a statement as to run it.
 _TOPIC: BindParameter[str] = bindparam("of")
 _ME: BindParameter[str] = bindparam("me")
-_WAITS = ROWS.c.error.is_(None)
-_NEXT_TOPIC = select(ROWS.c.topic).where(_WAITS, ROWS.c.topic > _TOPIC).order_by(ROWS.c.topic).limit(1)
+_NEXT_TOPIC = select(ROWS.c.topic).where(WAITS, ROWS.c.topic > _TOPIC).order_by(ROWS.c.topic).limit(1)
 _UNTIL = now_ms() + bindparam("lease_ms", type_=BigInteger)
 _TAKE = (
     update(LEASES)
@@ -74,7 +73,7 @@ _FIRST = (
         *(ROWS.c[name] for name in ("id", "command", "message_id", "due", "options", "body")),
         (now_ms() - ROWS.c.created_ms).label("age_ms"),
     )
-    .where(ROWS.c.topic == _TOPIC, _WAITS)
+    .where(ROWS.c.topic == _TOPIC, WAITS)
     .order_by(ROWS.c.id)
     .limit(bindparam("rows"))
 )

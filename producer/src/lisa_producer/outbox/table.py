@@ -12,7 +12,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_ID_BYTES, MAX_NAME_LENGTH
 
-__all__ = ["LEASES", "METADATA", "ROWS", "ddl", "dialect_of", "now_ms", "outbox_tables"]
+__all__ = ["LEASES", "METADATA", "ROWS", "WAITS", "ddl", "dialect_of", "now_ms", "outbox_tables"]
 
 METADATA: Final = MetaData()
 
@@ -40,8 +40,10 @@ ROWS: Final = Table(
     **_OPTIONS,
 )
 
-_WAITS = ROWS.c.error.is_(None)
-Index("lisa_outbox_waiting", ROWS.c.topic, ROWS.c.id, postgresql_where=_WAITS, sqlite_where=_WAITS)
+WAITS: Final = ROWS.c.error.is_(None)
+"""The condition of rows that wait for a relay."""
+
+Index("lisa_outbox_waiting", ROWS.c.topic, ROWS.c.id, postgresql_where=WAITS, sqlite_where=WAITS)
 
 LEASES: Final = Table(
     "lisa_outbox_lease",
