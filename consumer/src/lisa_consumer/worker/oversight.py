@@ -90,7 +90,8 @@ class Oversight:
             self._began_ms = await self._connection.call(server_time())
         wish = workers.read_wish(self._prefix, self._core.group, self._name, self._began_ms)
         self._worker.obey(await self._connection.call(wish))
-        status, now = self._find_status(), time.monotonic()
+        stall, now = self._life.find_stall(), time.monotonic()
+        status = self._find_status(stall)
         if status is not self._status:
             self._status, self._status_since = status, now
         running = sorted((h for h in self._life.leases.held if h.is_running), key=lambda held: held.began_at)
@@ -98,17 +99,17 @@ class Oversight:
         news = (status, tuple(self._life.routes), *(held.place for held in long))
         if news == self._told and now - self._told_at < _BEAT_S:
             return
-        await self._connection.call(workers.register(self._prefix, await self._state(len(running), long)))
+        await self._connection.call(workers.register(self._prefix, await self._state(stall, len(running), long)))
         self._told, self._told_at = news, now
 
-    def _find_status(self) -> WorkerStatus:
+    def _find_status(self, stall: str) -> WorkerStatus:
         if self._life.is_stopping:
             return WorkerStatus.DRAINING
         if self._worker.is_paused:
             return WorkerStatus.PAUSED
-        return WorkerStatus.STUCK if self._life.find_stall() else WorkerStatus.RUNNING
+        return WorkerStatus.STUCK if stall else WorkerStatus.RUNNING
 
-    async def _state(self, running: int, long: list[HeldDelivery]) -> WorkerState:
+    async def _state(self, stall: str, running: int, long: list[HeldDelivery]) -> WorkerState:
         now_ms: int = await self._connection.call(server_time())
         ahead_ms = now_ms - time.monotonic() * 1000
         return WorkerState(
@@ -123,7 +124,7 @@ class Oversight:
             concurrency=self._settings.concurrency,
             status=self._status,
             status_since_ms=max(0, round(ahead_ms + self._status_since * 1000)),
-            problem=self._life.find_stall(),
+            problem=stall,
             began_ms=self._began_ms,
             seen_ms=now_ms,
             held=len(self._life.leases.held),
