@@ -17,7 +17,6 @@ FILE_LINES, FUNCTION_LINES = 500, 40
 # What may be longer, and why: "path" or "path::function" → reason.
 LONGER: dict[str, str] = {
     "consumer/src/lisa_consumer/commands.py::run": "one line for each option of the command",
-    "common/src/lisa_common/cli/options.py::with_settings": "a decorator, with the command that it makes",
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
     "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",
     "producer/src/lisa_producer/commands.py::load": "one line for each option of the command",

@@ -6,7 +6,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
@@ -28,6 +28,7 @@ from lisa_common.cli import (
     shown_moment,
     with_settings,
 )
+from lisa_common.cli.completion import completed_by
 from lisa_common.errors import Described, InvalidInput, LisaError, NotConfirmed
 from lisa_common.start import quiet_imports
 from lisa_common.validation import check_name
@@ -49,18 +50,13 @@ def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 
     return option
 
 
-def _known_topics(ctx: typer.Context) -> list[str]:
-    """Completes a topic; by none where the server does not answer within two seconds."""
+def _topics(settings: ProducerSettings, _: typer.Context) -> list[str]:
     # The client is imported where it is used: help needs none.
     from lisa_common.client.connection import Connection  # noqa: PLC0415
     from lisa_common.protocol.registry import read_registry  # noqa: PLC0415
 
-    given = {name: value for name, value in ctx.params.items() if name in ProducerSettings.model_fields}
-    with suppress(LisaError):
-        settings = ProducerSettings.load(**given).model_copy(update={"timeout_s": 2.0})
-        with Connection.of(settings, name="lisa-producer") as connection:
-            return sorted(connection.run(read_registry(settings.prefix)))
-    return []
+    with Connection.of(settings, name="lisa-producer") as connection:
+        return sorted(connection.run(read_registry(settings.prefix)))
 
 
 Body = Annotated[
@@ -84,7 +80,13 @@ ConfirmOption = Annotated[
 @with_settings(ProducerSettings, defaults={"patience_s": 0.0}, unused=("metrics",))  # somebody waits at the terminal
 def send(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False, autocompletion=_known_topics)
+        str,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Topic to send to.",
+            show_default=False,
+            autocompletion=completed_by(ProducerSettings, _topics),
+        ),
     ],
     body: Body = None,
     *,

@@ -12,4 +12,4 @@ class Column:
     title: str
     number: bool = False
     whole: bool = False
-    """Whether its cells are never cut, as those of numbers: times, for example."""
+    """Its cells are never cut: for times. Numbers are never cut either."""

@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -17,7 +17,7 @@ from lisa_common.cli.output import say
 from lisa_common.logs import configure_logging, event, is_json
 from lisa_common.settings import Settings
 
-__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "with_settings"]
+__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "set_parameters", "with_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +60,17 @@ def with_settings(
             changed = {name: value for name, value in defaults.items() if name not in loaded.model_fields_set}
             command(settings=loaded.model_copy(update=changed), **values)
 
-        # Typer reads both the signature and the annotations.
-        combined = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
-        run.__signature__ = inspect.Signature(combined)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in combined}
+        set_parameters(run, [*own, *options])
         return run
 
     return decorate
+
+
+def set_parameters(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> None:
+    """Gives a command these parameters, as far as typer looks, which reads both the signature and the annotations."""
+    by_name = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in by_name}
 
 
 _IN_URL = re.compile(r"://[^/]*:[^/@]+@|password=")

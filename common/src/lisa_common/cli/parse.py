@@ -43,7 +43,7 @@ def read_duration(field: str, text: str, *, needs_unit: bool = False) -> float:
 
 
 def _readings(number: str) -> str:
-    """What a number without a unit might mean, for errors."""
+    """Returns the possible meanings of a number without a unit, for errors."""
     if len(number) > _LONGEST_NUMBER:
         return _WITH_UNITS
     short = shown_duration(float(number) * 1000)

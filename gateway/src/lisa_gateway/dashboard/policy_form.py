@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of
+from lisa_common.cli.policy_fields import MS, described, plain_name
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import DEFAULT_POLICY, NOT_OF_PATTERNS, Policy
 from lisa_common.validation import duration_ms, expected_by
@@ -14,12 +15,6 @@ from lisa_gateway.json_text import decode
 from lisa_manager import DEFAULT
 
 __all__ = ["FormField", "changes", "form_fields"]
-
-
-_MS = "_ms"
-
-_OTHER_LABELS = {"expire_idle": "expire_idle_mode"}
-"""Fields that are not labelled by their names: without its unit, another field has that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class FormField:
 def _shown(name: str, value: Any) -> str:
     if value is None:
         return ""
-    if name.endswith(_MS):
+    if name.endswith(MS):
         return shown_exactly(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -58,8 +53,8 @@ def form_fields(policy: Policy) -> list[FormField]:
     return [
         FormField(
             name,
-            _OTHER_LABELS.get(name) or name.removesuffix(_MS),
-            (field.description or "").replace(", in ms", ""),
+            plain_name(name),
+            described(name),
             _shown(name, getattr(policy, name)),
             _shown(name, getattr(DEFAULT_POLICY, name)),
             _choices(field.annotation),
@@ -72,7 +67,7 @@ def form_fields(policy: Policy) -> list[FormField]:
 
 def _plain(name: str, text: str) -> str:
     """The text of a field as the policy reads it: durations in ms."""
-    if not name.endswith(_MS):
+    if not name.endswith(MS):
         return text
     field = f"policy field {name}"
     return str(duration_ms(field, read_duration(field, text, needs_unit=True)))
@@ -102,7 +97,7 @@ def changes(policy: Policy, form: dict[str, str]) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else "policy"
-        bounds = bounds_of(Policy.model_fields[name], shown_exactly) if name.endswith(_MS) else ""
+        bounds = bounds_of(Policy.model_fields[name], shown_exactly) if name.endswith(MS) else ""
         expected = bounds.removeprefix(", ") or expected_by(first)
         raise InvalidInput(f"policy field {name}", given.get(name), expected) from None
     changed: dict[str, Any] = {}

@@ -8,7 +8,7 @@ import typer
 from lisa_common.cli import Column, JsonFlag, print_json_list, print_table, say, shown_duration, shown_moment
 from lisa_manager import Admin, ListedMessage, ManagerSettings, State
 from lisa_manager.commands.bodies import excerpt, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, complete_group, opened, require_group
+from lisa_manager.commands.shared import CopiesOfGroup, TopicName, admin_command, opened, require_group
 
 __all__ = ["list_"]
 
@@ -35,15 +35,7 @@ def list_(
         ),
     ],
     *,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GROUP",
-            help='Only copies of this group; "" for no group.',
-            show_default=False,
-            autocompletion=complete_group,
-        ),
-    ] = None,
+    group: CopiesOfGroup = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
     json: JsonFlag = False,
     settings: ManagerSettings,

@@ -1,6 +1,8 @@
 """`lisa-manager garbage list | summary | replay | purge`."""
 
-from collections.abc import Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -20,14 +22,15 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
+from lisa_common.cli.options import set_parameters
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.validation import check_id
 from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageCause, GarbageFilter, ManagerSettings
 from lisa_manager.commands.bodies import record_document
 from lisa_manager.commands.shared import (
+    CopiesOfGroup,
     TopicName,
     admin_command,
-    complete_group,
     opened,
     print_trace,
     progress_of,
@@ -38,15 +41,6 @@ __all__ = ["list_", "purge", "replay", "summary"]
 
 MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
 AllFlag = Annotated[bool, typer.Option("--all", help="All dead letters that the other options select.")]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GROUP",
-        help='Only copies of this group; "" for no group.',
-        show_default=False,
-        autocompletion=complete_group,
-    ),
-]
 Reason = Annotated[
     str | None,
     typer.Option(metavar="REASON", help=f"Only copies that died for: {', '.join(REASONS)}.", show_default=False),
@@ -85,24 +79,42 @@ _CAUSES = (
 )
 
 
-def _filter(*, since: str | None, older_than: str | None, **texts: str | None) -> GarbageFilter:
-    return GarbageFilter(
-        older_than=None if older_than is None else read_duration("older_than", older_than),
-        since=None if since is None else read_duration("since", since),
-        **texts,
+_FILTER = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    for name, annotation in (
+        ("group", CopiesOfGroup),
+        ("reason", Reason),
+        ("error", ErrorText),
+        ("release", Release),
+        ("since", Since),
+        ("older_than", OlderThan),
     )
+]
+
+
+def _with_filter(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options that select dead letters, and passes it `where`."""
+    own = list(inspect.signature(command).parameters.values())
+    at = next(position for position, parameter in enumerate(own) if parameter.name == "where")
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        chosen = {parameter.name: given.pop(parameter.name) for parameter in _FILTER}
+        times = {
+            name: read_duration(name, chosen[name]) for name in ("since", "older_than") if chosen[name] is not None
+        }
+        command(where=GarbageFilter(**(chosen | times)), **given)
+
+    set_parameters(run, [*own[:at], *_FILTER, *own[at + 1 :]])
+    return run
 
 
 @admin_command
+@_with_filter
 def list_(
     topic: TopicName,
     *,
-    group: Group = None,
-    reason: Reason = None,
-    error: ErrorText = None,
-    release: Release = None,
-    since: Since = None,
-    older_than: OlderThan = None,
+    where: GarbageFilter,
     newest: Annotated[bool, typer.Option("--newest/--oldest", help="Which come first.")] = True,
     trace: TraceFlag = False,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
@@ -110,11 +122,10 @@ def list_(
     settings: ManagerSettings,
 ) -> None:
     """Lists dead letters, the latest first unless --oldest is given; --json with their bodies and tracebacks."""
-    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
         garbage = admin.garbage(topic, where, limit=limit, oldest_first=not newest)
         if not garbage.letters:
-            require_group(admin, topic, group)
+            require_group(admin, topic, where.group)
         if json:
             print_json_list(_documents(admin, topic, garbage.letters))
             return
@@ -166,15 +177,11 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
 
 
 @admin_command
+@_with_filter
 def summary(
     topic: TopicName,
     *,
-    group: Group = None,
-    reason: Reason = None,
-    error: ErrorText = None,
-    release: Release = None,
-    since: Since = None,
-    older_than: OlderThan = None,
+    where: GarbageFilter,
     trace: TraceFlag = False,
     limit: Annotated[
         int,
@@ -187,11 +194,10 @@ def summary(
 
     The most frequent come first. It says so where --limit left out earlier dead letters.
     """
-    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
         found = admin.summarize_garbage(topic, where, limit=limit)
         if not found.causes:
-            require_group(admin, topic, group)
+            require_group(admin, topic, where.group)
     if json:
         print_json(asdict(found))
         return
@@ -211,17 +217,13 @@ def _cause_row(cause: GarbageCause) -> list[object]:
 
 
 @admin_command
+@_with_filter
 def replay(
     topic: TopicName,
     ids: MessageIds = None,
     *,
     all_: AllFlag = False,
-    group: Group = None,
-    reason: Reason = None,
-    error: ErrorText = None,
-    release: Release = None,
-    since: Since = None,
-    older_than: OlderThan = None,
+    where: GarbageFilter,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
@@ -231,29 +233,24 @@ def replay(
     was dropped ("no group"), or other options exclude a message that was named ("passed over").
     """
     _check_ids(ids, all_=all_)
-    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin, progress_of("replaying") as show:
         if ids:
             result = admin.replay(topic, ids, where, on_progress=show)
         else:
             result = admin.replay_all(topic, where, on_progress=show)
         if not ids and not result.done:
-            require_group(admin, topic, group)
+            require_group(admin, topic, where.group)
     _print_result(result, "replayed", json=json)
 
 
 @admin_command
+@_with_filter
 def purge(
     topic: TopicName,
     ids: MessageIds = None,
     *,
     all_: AllFlag = False,
-    group: Group = None,
-    reason: Reason = None,
-    error: ErrorText = None,
-    release: Release = None,
-    since: Since = None,
-    older_than: OlderThan = None,
+    where: GarbageFilter,
     yes: YesFlag = False,
     json: JsonFlag = False,
     settings: ManagerSettings,
@@ -263,14 +260,13 @@ def purge(
     Exits with 1 if any is not in the garbage, or other options exclude a message that was named ("passed over").
     """
     _check_ids(ids, all_=all_)
-    where = _filter(group=group, reason=reason, error=error, release=release, since=since, older_than=older_than)
     with opened(settings) as admin:
         if ids:
             confirm(f"Delete the dead letters of {len(ids)} messages of {topic} for good?", yes=yes)
         elif not yes:
             count = admin.count_garbage(topic, where)
             if not count:
-                require_group(admin, topic, group)
+                require_group(admin, topic, where.group)
             confirm(f"Delete {count:,} dead letters of {topic} for good?", yes=False)
         with progress_of("purging") as show:
             if ids:
@@ -278,7 +274,7 @@ def purge(
             else:
                 result = admin.purge_all(topic, where, on_progress=show)
         if not ids and not result.done:
-            require_group(admin, topic, group)
+            require_group(admin, topic, where.group)
     _print_result(result, "purged", json=json)
 
 

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, Declined, JsonFlag, print_json, print_table, say, shown
+from lisa_common.cli.policy_fields import plain_name
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.pattern_policies import PATTERN_FIELDS
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import ManagerSettings, Origin, PatternChange
-from lisa_manager.commands.policy_options import option_name, shown_field, shown_fields, with_fields
+from lisa_manager.commands.policy_options import shown_field, shown_fields, with_fields
 from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["drop", "explain", "list_", "set_"]
@@ -100,7 +101,7 @@ def explain(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettin
     if not explained.declared:
         say(f"{topic} does not exist; the first send would declare it so:", error=True)
     rows = [
-        [option_name(name), shown_field(name, origin.value), _shown_origin(name, origin)]
+        [plain_name(name), shown_field(name, origin.value), _shown_origin(name, origin)]
         for name, origin in explained.fields.items()
     ]
     print_table(tuple(map(Column, ("field", "value", "from"))), rows)

@@ -9,18 +9,16 @@ from typing import Annotated, Any, get_args
 import typer
 
 from lisa_common.cli import read_duration, shown_exactly
-from lisa_common.cli.options import bounds_of, flag_of
+from lisa_common.cli.options import bounds_of, flag_of, set_parameters
+from lisa_common.cli.policy_fields import MS, described, plain_name
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import INTERNAL_FIELDS, Policy
 from lisa_common.validation import duration_ms
 from lisa_manager import DEFAULT
 
-__all__ = ["option_name", "shown_field", "shown_fields", "with_fields", "with_policy"]
+__all__ = ["shown_field", "shown_fields", "with_fields", "with_policy"]
 
-_MS = "_ms"
 _FLAGS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-_OTHER_NAMES = {"expire_idle": "expire_idle_mode"}
-"""Options that are not named as their fields: without its unit, another field has that name."""
 
 
 def with_fields(
@@ -30,7 +28,7 @@ def with_fields(
 
     The value `default` sets a field back. `other_names` are those of options that cannot be named as their fields.
     """
-    fields = {name: _option(name, other_names.get(name) or option_name(name)) for name in names}
+    fields = {name: _option(name, other_names.get(name) or plain_name(name)) for name in names}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
@@ -40,9 +38,7 @@ def with_fields(
             texts = {name: given.pop(option.name) for name, option in fields.items()}
             command(changes={name: _read(name, text) for name, text in texts.items() if text is not None}, **given)
 
-        parameters = [*own, *fields.values()]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        set_parameters(run, [*own, *fields.values()])
         return run
 
     return decorate
@@ -50,13 +46,13 @@ def with_fields(
 
 def _option(name: str, plain: str) -> inspect.Parameter:
     field = Policy.model_fields[name]
-    text = (field.description or name).replace(", in ms", "")
+    text = described(name)
     # A duration is stored in ms, and written with its unit.
-    bounds = bounds_of(field, shown_exactly) if name.endswith(_MS) else bounds_of(field)
+    bounds = bounds_of(field, shown_exactly) if name.endswith(MS) else bounds_of(field)
     option = typer.Option(
         f"--{flag_of(plain)}",
         help=f"{text[:1].upper()}{text[1:]}{bounds}; default {shown_field(name, field.default)}",
-        metavar="TIME" if name.endswith(_MS) else "VALUE",
+        metavar="TIME" if name.endswith(MS) else "VALUE",
         show_default=False,
         rich_help_panel="Policy",
     )
@@ -65,20 +61,15 @@ def _option(name: str, plain: str) -> inspect.Parameter:
     )
 
 
-def option_name(name: str) -> str:
-    """How people name a field: without its unit."""
-    return _OTHER_NAMES.get(name, name.removesuffix(_MS))
-
-
 def _read(name: str, text: str) -> Any:
     kinds = get_args(Policy.model_fields[name].annotation) or (Policy.model_fields[name].annotation,)
     if text == "default":
         return DEFAULT
     if text == "none" and type(None) in kinds:
         return None
-    if name.endswith(_MS):
+    if name.endswith(MS):
         # /v1 and Admin take the same fields in ms, so that 30000 alone might mean 30 s.
-        plain = name.removesuffix(_MS)
+        plain = name.removesuffix(MS)
         return duration_ms(plain, read_duration(plain, text, needs_unit=True))
     if bool in kinds:
         if text not in _FLAGS:
@@ -99,13 +90,13 @@ def shown_field(name: str, value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return shown_exactly(value) if name.endswith(_MS) else str(value)
+    return shown_exactly(value) if name.endswith(MS) else str(value)
 
 
 def shown_fields(fields: Mapping[str, Any]) -> str:
     """Fields and their values as people write them, in one line."""
     return ", ".join(
-        f"{option_name(name)} {shown_field(name, fields[name])}" for name in Policy.model_fields if name in fields
+        f"{plain_name(name)} {shown_field(name, fields[name])}" for name in Policy.model_fields if name in fields
     )
 
 

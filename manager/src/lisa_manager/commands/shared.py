@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from lisa_common.cli import progress, say, with_settings
+from lisa_common.cli.completion import completed_by
 from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic, UnknownWorker
 from lisa_common.escaping import shown
 from lisa_common.validation import check_name
 from lisa_manager import Admin, ManagerSettings, WorkerStatus
 
 __all__ = [
+    "CopiesOfGroup",
     "TopicName",
     "admin_command",
-    "complete_group",
     "complete_schedule",
     "complete_topic",
     "complete_worker",
@@ -34,30 +35,47 @@ admin_command = with_settings(ManagerSettings, shared_only=True)
 
 
 def _known(names_of: Callable[[Admin, str], Iterable[str]]) -> Callable[[typer.Context], list[str]]:
-    """Returns what completes a value by names that the server knows, of a topic; by none where it does not answer."""
+    """Returns what completes a value by names that the server knows, of a topic or all."""
 
-    def complete(ctx: typer.Context) -> list[str]:
-        given = {name: value for name, value in ctx.params.items() if name in ManagerSettings.model_fields}
-        with suppress(LisaError):
-            settings = ManagerSettings.load(**given).model_copy(update={"timeout_s": _COMPLETES_WITHIN_S})
-            with Admin(settings=settings, patience_s=0.0) as admin:
-                # An option whose value is completed leaves arguments unread.
-                return list(names_of(admin, ctx.params.get("topic") or next(iter(ctx.args), "")))
-        return []
+    def find(settings: ManagerSettings, ctx: typer.Context) -> list[str]:
+        with Admin(settings=settings, patience_s=0.0) as admin:
+            # An option whose value is completed leaves arguments unread.
+            return list(names_of(admin, ctx.params.get("topic") or next(iter(ctx.args), "")))
 
-    return complete
+    return completed_by(ManagerSettings, find)
 
 
-_COMPLETES_WITHIN_S = 2.0
-"""How long a TAB waits for the server, in seconds."""
+def _topics(admin: Admin, _: str = "") -> list[str]:
+    return [topic.name for topic in admin.topics()]
 
-complete_topic = _known(lambda admin, _: _topics(admin))
-complete_group = _known(lambda admin, topic: [each.group for each in admin.groups(topic)])
-complete_schedule = _known(lambda admin, topic: [each.name for each in admin.list_schedules(topic)])
-complete_worker = _known(lambda admin, _: [each.name for each in admin.workers()])
+
+def _groups(admin: Admin, topic: str) -> list[str]:
+    return [group.group for group in admin.groups(topic)]
+
+
+def _schedules(admin: Admin, topic: str) -> list[str]:
+    return [schedule.name for schedule in admin.list_schedules(topic)]
+
+
+def _workers(admin: Admin, _: str = "") -> list[str]:
+    return [worker.name for worker in admin.workers()]
+
+
+complete_topic, complete_group = _known(_topics), _known(_groups)
+complete_schedule, complete_worker = _known(_schedules), _known(_workers)
 
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, autocompletion=complete_topic)
+]
+
+CopiesOfGroup = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help='Only copies of this group; "" for no group.',
+        show_default=False,
+        autocompletion=complete_group,
+    ),
 ]
 
 
@@ -83,19 +101,15 @@ def _suggestion(admin: Admin, error: UnknownTopic | UnknownGroup | UnknownSchedu
     # The user may not be allowed to list them.
     with suppress(LisaError):
         if isinstance(error, UnknownGroup):
-            wanted, known = error.group, [group.group for group in admin.groups(error.topic)]
+            wanted, known = error.group, _groups(admin, error.topic)
         elif isinstance(error, UnknownWorker):
-            wanted, known = error.worker, {worker.name for worker in admin.workers()}
+            wanted, known = error.worker, set(_workers(admin))
         elif isinstance(error, UnknownSchedule) and error.topic in _topics(admin):
-            wanted, known = error.schedule, [each.name for each in admin.list_schedules(error.topic)]
+            wanted, known = error.schedule, _schedules(admin, error.topic)
         else:
             wanted, known = error.topic, _topics(admin)
     names = " or ".join(map(repr, get_close_matches(wanted, known)))
     return f"; did you mean {names}?" if names else ""
-
-
-def _topics(admin: Admin) -> list[str]:
-    return [topic.name for topic in admin.topics()]
 
 
 def require_topic(admin: Admin, topic: str) -> None:
@@ -106,7 +120,7 @@ def require_topic(admin: Admin, topic: str) -> None:
 
 def require_group(admin: Admin, topic: str, group: str | None) -> None:
     """Raises UnknownGroup for a group that a topic never had; call it where nothing was found, as it reads much."""
-    if group and all(known.group != check_name("group", group) for known in admin.groups(topic)):
+    if group and check_name("group", group) not in _groups(admin, topic):
         raise UnknownGroup(topic, group)
 
 

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
+from lisa_common.cli.policy_fields import plain_name
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import Dropped, ManagerSettings, TopicSizes
-from lisa_manager.commands.policy_options import option_name, shown_field, shown_fields, with_policy
+from lisa_manager.commands.policy_options import shown_field, shown_fields, with_policy
 from lisa_manager.commands.shared import TopicName, admin_command, opened, require_topic
 
 __all__ = ["ForceFlag", "create", "drop", "list_", "owing", "reshard", "set_"]
@@ -84,7 +85,7 @@ def _print_policy(topic: str, policy: Policy, *, json: bool) -> None:
         for name, value in policy.own_fields.items():
             if (holds := getattr(policy, name)) != value:
                 shown = f"{shown_field(name, holds)}, not {shown_field(name, value)}"
-                say(f"{option_name(name)} is {shown}: a cap holds, see `policy explain {topic}`", error=True)
+                say(f"{plain_name(name)} is {shown}: a cap holds, see `policy explain {topic}`", error=True)
 
 
 @admin_command
