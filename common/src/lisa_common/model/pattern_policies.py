@@ -30,7 +30,7 @@ CAP_FIELDS = (
     *("max_body_bytes", "max_groups", "priority", "max_in_flight", "max_in_flight_per_key", "rate", "burst"),
     "max_messages",
 )
-"""Fields of which a lower value allows less; none allows the most. `burst` is last, as it is by default of the rate."""
+"""Fields whose lower values allow less; none allows the most. `burst` is last: its default depends on `rate`."""
 
 _MAX_PRIORITY = 1_000_000
 
@@ -81,7 +81,7 @@ class Origin:
     given_by: PatternPolicy | None = None
     """The pattern that gave the value; None for the topic's own one, and for the default."""
     is_own: bool = False
-    """Whether the topic itself has the value, or had it before a cap."""
+    """True if the topic itself has the value, or had it before a cap."""
     capped_by: PatternPolicy | None = None
     """The cap that holds in its place."""
     before_cap: Any = None

@@ -179,7 +179,7 @@ class Policy(BaseModel):
 
     @property
     def own_fields(self) -> dict[str, Any]:
-        """The fields that the topic has of its own: not those of patterns, and as they were set before caps."""
+        """Returns the fields that were set for the topic itself, with their values before caps."""
         fields = self.model_dump(exclude_unset=True, exclude={"own"})
         if self.own is None:
             return fields

@@ -8,7 +8,7 @@ _ANY = "*"
 
 
 def is_pattern(topic: object) -> bool:
-    """Whether a caller's topic stands for all topics that fit: names contain no "*"."""
+    """Returns True for a pattern, which contains a "*"; names of topics contain none."""
     return isinstance(topic, str) and _ANY in topic
 
 
@@ -22,7 +22,7 @@ class TopicPattern:
         self._first, *self._rest = text.split(_ANY)
 
     def fits(self, topic: str) -> bool:
-        """Whether a topic fits."""
+        """Returns True for a topic that fits."""
         # Not by a regular expression, as stored patterns may be anybody's: some would take for ever.
         if not self._rest:
             return topic == self._first

@@ -1,4 +1,4 @@
-"""What a worker says of itself, and what an operator wants of it."""
+"""The state of a worker as it describes itself, and the wishes of operators."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -28,7 +28,7 @@ _Count = Annotated[int, Field(ge=0, lt=10**9)]
 
 
 class WorkerStatus(StrEnum):
-    """What a worker does."""
+    """The states of a worker."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -42,7 +42,7 @@ class WorkerStatus(StrEnum):
 
 
 class Wish(StrEnum):
-    """What an operator wants of a worker."""
+    """The wishes of operators for a worker."""
 
     PAUSE = "pause"
     DRAIN = "drain"
@@ -64,12 +64,12 @@ class RunningHandler(_Stored):
 
 
 class WorkerState(_Stored):
-    """What a worker said of itself last. Times are ms of the server's clock."""
+    """The latest report of a worker. Times are ms of the server's clock."""
 
     group: str
     name: str
     has_chosen_name: bool
-    """Whether its code has named it: then its successor has the same name."""
+    """True if its code has named it: then its successor has the same name."""
     host: str
     pid: int
     version: str
@@ -84,11 +84,11 @@ class WorkerState(_Stored):
     status_since_ms: _Ms
     """Since when it has this status."""
     problem: str = ""
-    """Which topics are stuck, and for how long."""
+    """The topics that are stuck, and for how long; empty for none."""
     began_ms: _Ms
     """When it began to serve."""
     seen_ms: _Ms
-    """When it said this."""
+    """The time of this report."""
     held: _Count
     """Deliveries that it holds, running ones included."""
     running: _Count
@@ -96,7 +96,7 @@ class WorkerState(_Stored):
     handlers: tuple[RunningHandler, ...] = ()
     """Those of them that have run longest, up to 100."""
     wish: Wish | None = None
-    """What an operator wants of it."""
+    """The wish of an operator for it."""
     read_ms: _Ms = 0
     """When this was read: ages count to it."""
 
