@@ -380,6 +380,23 @@ def test_shares_of_shards(admin: Admin, client: redis.Redis, prefix: str) -> Non
         admin.set_policy("orders", rate="7/s")
 
 
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_topic_that_another_producer_has_just_declared(
+    declare: Callable[..., Policy], client: redis.Redis, sender: AsyncProducer, prefix: str, *, many: bool
+) -> None:
+    """Its limits may be in the registry, and not in its shards yet. They hold for the first message."""
+    await sender.find("orders", "unknown")
+    declare("orders", paused=True, shards=2)
+    for _ in range(2):
+        if many:
+            await sender.send_many("orders", [Message(body=b"x") for _ in range(10)])
+        else:
+            await asyncio.gather(*(sender.send("orders", b"x") for _ in range(10)))
+    shards = Layout(prefix, "orders", Policy(shards=2)).shards
+    assert [client.xlen(keys.of("ready")) for keys in shards] == [0, 0]
+    assert sum(client.zcard(keys.of("waiting")) for keys in shards) == 20
+
+
 async def test_an_interrupted_change(
     admin: Admin, client: redis.Redis, declare: Callable[..., Policy], redis_url: str, prefix: str
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import AsyncAdmin
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.limits_repairer import LimitsRepairer
@@ -16,7 +17,7 @@ from support import Server
 
 
 async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[..., Server], prefix: str) -> None:
-    """A topic without limits keeps no door that an interrupted change has left; then it costs nothing."""
+    """A topic without limits keeps no door of an interrupted change, or of a late producer; then it costs nothing."""
     server = own_server()
     door = ShardKeys(prefix, "orders").of("door")
     settings = ManagerSettings(redis_url=server.url, prefix=prefix)
@@ -24,7 +25,8 @@ async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[
         await admin.set_policy("orders", max_retries=1)
         discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
         await discoverer.turn()
-        keeper = LimitsRepairer(connection, discoverer)
+        now = 0.0
+        keeper = LimitsRepairer(connection, discoverer, lambda: now)
         with server.client() as client:
             client.hset(door, "limits", "left behind")
             client.save()
@@ -34,6 +36,10 @@ async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[
         server.start()
         await keeper.turn()
         with server.client() as client:
+            assert not client.exists(door)
+            client.hset(door, "limits", "set late")
+            now += REFRESH_S
+            await keeper.turn()
             assert not client.exists(door)
             client.hset(door, "limits", "not looked at")
             await keeper.turn()

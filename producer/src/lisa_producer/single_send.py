@@ -66,7 +66,7 @@ def _send(
     confirm: Confirm | None,
     context: Mapping[str, str] | None,
 ) -> SharedFlow[SendResult]:
-    layout = declared = topics.known(topic, declared=True)
+    layout = declared = topics.known(topic, guarded=True)
     if layout is None:
         # What needs no policy is refused even while no server answers.
         message.outgoing(_ANY_SIZE, "")

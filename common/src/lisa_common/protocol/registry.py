@@ -204,11 +204,17 @@ def declare_topic(
         patterns = reply
     if not reply:
         return None
-    if policy.is_limited:
-        # Here, not only by a manager: the first messages must not pass. Producers may set no door that is there.
-        layout = Layout(prefix, topic, policy)
-        yield [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+    yield from _guard(Layout(prefix, topic, policy))
     return policy
+
+
+def _guard(layout: Layout) -> Flow[None]:
+    """Sets the limits of a declared topic where its shards have none yet.
+
+    Not only managers do: the first messages must not pass. Where limits are set, they are as new as these, or newer.
+    """
+    if layout.policy.is_limited:
+        yield [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
 
 
 def _check_letters(topic: str, policy: Policy) -> None:
@@ -222,6 +228,8 @@ class _Known:
     until: float
     layout: Layout
     declared: bool = True
+    guarded: bool = True
+    """Whether messages may be sent: the topic is declared, and its shards have its limits, if it has any."""
 
 
 @dataclass(slots=True)
@@ -236,8 +244,8 @@ class Topics:
     _many: int = _MANY
     """How many topics there may be before it looks for some to forget."""
 
-    def known(self, topic: str, *, declared: bool = False) -> Layout | None:
-        """The cached result of `resolve`, or of `declare`; None if they have to ask the server.
+    def known(self, topic: str, *, guarded: bool = False) -> Layout | None:
+        """The cached result of `resolve`, or of `declare` with `guarded`; None if they have to ask the server.
 
         Raises InvalidInput for an invalid name.
         """
@@ -248,7 +256,11 @@ class Topics:
         if known is None:
             check_name("topic", topic)
             return None
-        return None if self.clock() >= known.until or (declared and not known.declared) else known.layout
+        return None if self.clock() >= known.until or (guarded and not known.guarded) else known.layout
+
+    def is_declared(self, topic: str) -> bool:
+        """Whether a resolved topic was in the registry."""
+        return self._known[topic].declared
 
     def resolve(self, topic: str) -> Flow[Layout]:
         """Shards and policy of a topic. Raises InvalidInput for an invalid name. Writes nothing."""
@@ -309,19 +321,26 @@ class Topics:
         return self._known[topic].layout
 
     def declare(self, topic: str) -> Flow[Layout]:
-        """Registers a resolved topic unless it exists, with what patterns give it. Returns its layout."""
+        """Registers a resolved topic unless it exists, with what patterns give it. Returns its layout.
+
+        From then on its limits hold, whoever has declared it.
+        """
         if topic not in self._known:
             yield from self._read([topic])
-        known = self._known[topic]
-        if known.declared:
-            return known.layout
-        policy = yield from declare_topic(self.prefix, topic, {}, self._patterns)
-        if policy is None:
-            # Another program declared it meanwhile, perhaps with several shards.
-            return (yield from self.resolve_anew(topic))
-        layout = known.layout if policy == known.layout.policy else Layout(self.prefix, topic, policy)
-        self._known[topic] = replace(known, layout=layout, declared=True)
-        return layout
+        while not (known := self._known[topic]).guarded:
+            if not known.declared:
+                policy = yield from declare_topic(self.prefix, topic, {}, self._patterns)
+                if policy is not None:
+                    layout = known.layout if policy == known.layout.policy else Layout(self.prefix, topic, policy)
+                    self._known[topic] = replace(known, layout=layout, declared=True, guarded=True)
+                    return layout
+            # Another program has declared it, perhaps with several shards. It may not have set the limits yet.
+            yield from self._read([topic])
+            known = self._known[topic]
+            if known.declared:
+                yield from _guard(known.layout)
+                self._known[topic] = replace(known, guarded=True)
+        return known.layout
 
     def _read(self, topics: list[str]) -> Flow[None]:
         policies: list[bytes | None] = yield command(
@@ -339,7 +358,9 @@ class Topics:
             known = self._known.get(topic)
             # The old layout has its keys cached.
             layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
-            self._known[topic] = _Known(until, layout, declared=stored is not None)
+            was_guarded = known is not None and known.guarded and known.layout is layout
+            guarded = stored is not None and (was_guarded or not policy.is_limited)
+            self._known[topic] = _Known(until, layout, declared=stored is not None, guarded=guarded)
         if len(self._known) > self._many:
             self._forget_missing()
 

@@ -132,7 +132,7 @@ def declare(topics: Topics, schedule: Schedule) -> Flow[Change]:
 def announce(topics: Topics, topic: str) -> Flow[bool]:
     """Tells managers of a topic with schedules, which workers may not declare. Returns whether it is declared."""
     layout = yield from topics.resolve(topic)
-    if topics.known(topic, declared=True) is None:
+    if not topics.is_declared(topic):
         yield _wake(layout)
         return False
     return True

@@ -71,7 +71,7 @@ class LendingFlows(Core):
         """Raises UnknownTopic for a topic that was dropped under a read: a new group of it would never be dropped."""
         for name in self._groupless.intersection(topics):
             yield from self.topics.resolve_anew(name)
-            if self.topics.known(name, declared=True) is None:
+            if not self.topics.is_declared(name):
                 raise UnknownTopic(name)
             self._groupless.discard(name)
         return (yield from super()._resolve(topics))
