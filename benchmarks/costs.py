@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -114,8 +115,12 @@ def measure_by(url: str, meter_of: Callable[[], Meter[C_co]]) -> dict[str, C_co]
                 producer.send(_TOPIC, _BODY, delay=3_600)
 
         costs["send"] = meter.of(send_each)
-        producer.send_many(_TOPIC, [Message(body=_BODY, delay=0.001) for _ in range(MESSAGES)])
+        # All are due at one moment, as an ack then names it once.
+        at = datetime.now(UTC) + timedelta(seconds=5)
+        producer.send_many(_TOPIC, [Message(body=_BODY, at=at) for _ in range(MESSAGES)])
         wait_until(lambda: int(client.zcount(keys.of("waiting"), "-inf", _now_ms(client))) == MESSAGES)
+        # The registry is read anew every ten seconds: if that is due, now.
+        consumer.read(_BATCH)
         batches = range(MESSAGES // _BATCH)
         costs["promote"] = meter.of(lambda: [manager.call(promote(keys, limit=_BATCH)) for _ in batches])
         read: list[Any] = []

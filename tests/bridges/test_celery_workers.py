@@ -24,8 +24,6 @@ from support.rabbitmq import running_rabbitmq
 from support.waiting import wait_until
 
 pytestmark = [
-    # A result of Celery that is deleted after its server has ended prints the error.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     # Celery's result backend calls an old function of the Redis client.
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]
@@ -73,6 +71,8 @@ class Shop:
         for process in self._processes:
             if process.runs:
                 process.kill()
+        # Results unsubscribe as they are deleted, which may be in a later test, when the server has ended.
+        self.tasks.app.backend.result_consumer.subscribed_to.clear()
         self.tasks.app.close()
 
 
