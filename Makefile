@@ -11,7 +11,7 @@ PARALLEL := -n 2
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
-.PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs instructions chaos simulate check docs format dist clean
+.PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs chaos simulate check docs format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -55,9 +55,6 @@ bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag r
 
 costs: .venv/synced ## commands and bytes of each step, compared with benchmarks/costs.json; COSTS=--write keeps new ones
 	PYTHONPATH=tests $(RUN) python -m benchmarks.costs $(COSTS)
-
-instructions: .venv/synced ## instructions of each step, compared with benchmarks/instructions.json; needs valgrind
-	PYTHONPATH=tests $(RUN) python -m benchmarks.instructions $(COSTS)
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
 	$(RUN) python benchmarks/spark_sink.py $(BENCH)

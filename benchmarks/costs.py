@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import redis
 
@@ -25,16 +25,16 @@ from support.engines import own_binary
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["KEPT", "MESSAGES", "TOLERANCE", "Cost", "Meter", "differences", "measure", "measure_by", "read_kept"]
+__all__ = ["KEPT", "Cost", "differences", "measure", "read_kept"]
 
 KEPT: Final = Path(__file__).with_name("costs.json")
-TOLERANCE: Final = 0.03
+_TOLERANCE: Final = 0.03
 """Largest difference to what is kept, as a share of it."""
 
 _SLACK_BYTES: Final = 0.1
 """The size of the server's own statistics is not always the same."""
 
-MESSAGES: Final = 1_000
+_MESSAGES: Final = 1_000
 _BATCH: Final = 100
 _TOPIC: Final = "costs"
 _TRIES: Final = 3
@@ -54,17 +54,7 @@ class Cost:
     """Bytes to the client."""
 
 
-C_co = TypeVar("C_co", covariant=True)
-
-
-class Meter(Protocol[C_co]):
-    """Measures what a step costs for each of its messages."""
-
-    def of(self, step: Callable[[], object], *, messages: int = MESSAGES) -> C_co:
-        """The cost of a step for each of its messages."""
-
-
-class _ServerMeter:
+class _Meter:
     """Counts what a server does for others than the meter itself."""
 
     def __init__(self, client: "redis.Redis") -> None:
@@ -72,7 +62,7 @@ class _ServerMeter:
         self._own = Cost(0, 0, 0)
         self._own = self.of(lambda: None, messages=1)
 
-    def of(self, step: Callable[[], object], *, messages: int = MESSAGES) -> Cost:
+    def of(self, step: Callable[[], object], *, messages: int = _MESSAGES) -> Cost:
         """The cost of a step for each of its messages."""
         before = self._look()
         step()
@@ -91,47 +81,46 @@ def measure(url: str) -> dict[str, Cost]:
     """The costs of all steps, on an empty server that nobody else uses."""
     settings = ProducerSettings(redis_url=url)
     with redis.Redis.from_url(url, protocol=2) as client:
-        costs = measure_by(url, lambda: _ServerMeter(client))
-        meter = _ServerMeter(client)
+        costs = _measure_a_life(url, client)
+        meter = _Meter(client)
         sent = min((_send_many(meter, settings) for _ in range(_TRIES)), key=lambda cost: cost.commands)
     return {"send": costs.pop("send"), "send_many": sent, **costs}
 
 
-def measure_by(url: str, meter_of: Callable[[], Meter[C_co]]) -> dict[str, C_co]:
-    """What each step costs by a meter, which is made once all connections are; on an empty server."""
+def _measure_a_life(url: str, client: "redis.Redis") -> dict[str, Cost]:
+    """The costs of a message that is sent by itself, and of what follows."""
     sending, reading = ProducerSettings(redis_url=url), ConsumerSettings(redis_url=url)
     keys = ShardKeys(sending.prefix, _TOPIC)
     with (
         Producer(settings=sending) as producer,
         Consumer(_TOPIC, "billing", settings=reading) as consumer,
         Connection(url, name="lisa-manager") as manager,
-        redis.Redis.from_url(url, protocol=2) as client,
     ):
         _warm_up(producer, consumer, manager, keys)
-        meter, costs = meter_of(), dict[str, C_co]()
+        meter, costs = _Meter(client), dict[str, Cost]()
 
         def send_each() -> None:
-            for _ in range(MESSAGES):
+            for _ in range(_MESSAGES):
                 producer.send(_TOPIC, _BODY, delay=3_600)
 
         costs["send"] = meter.of(send_each)
         # All are due at one moment, as an ack then names it once.
         at = datetime.now(UTC) + timedelta(seconds=5)
-        producer.send_many(_TOPIC, [Message(body=_BODY, at=at) for _ in range(MESSAGES)])
-        wait_until(lambda: int(client.zcount(keys.of("waiting"), "-inf", _now_ms(client))) == MESSAGES)
+        producer.send_many(_TOPIC, [Message(body=_BODY, at=at) for _ in range(_MESSAGES)])
+        wait_until(lambda: int(client.zcount(keys.of("waiting"), "-inf", _now_ms(client))) == _MESSAGES)
         # The registry is read anew every ten seconds: if that is due, now.
         consumer.read(_BATCH)
-        batches = range(MESSAGES // _BATCH)
+        batches = range(_MESSAGES // _BATCH)
         costs["promote"] = meter.of(lambda: [manager.call(promote(keys, limit=_BATCH)) for _ in batches])
         read: list[Any] = []
         costs["read"] = meter.of(lambda: read.extend(consumer.read(_BATCH) for _ in batches))
-        assert sum(map(len, read)) == MESSAGES  # noqa: S101 - else the figures mean nothing
+        assert sum(map(len, read)) == _MESSAGES  # noqa: S101 - else the figures mean nothing
         costs["ack"] = meter.of(lambda: [consumer.ack(*each) for each in read])
     return costs
 
 
-def _send_many(meter: Meter[C_co], settings: ProducerSettings) -> C_co:
-    messages = [Message(body=_BODY, delay=3_600) for _ in range(MESSAGES)]
+def _send_many(meter: _Meter, settings: ProducerSettings) -> Cost:
+    messages = [Message(body=_BODY, delay=3_600) for _ in range(_MESSAGES)]
     with Producer(settings=settings) as producer:
         # Connects, and declares the topic.
         producer.send_many(_TOPIC, messages[:1])
@@ -161,11 +150,11 @@ def read_kept() -> dict[str, Cost]:
 def differences(costs: Mapping[str, Cost], kept: Mapping[str, Cost]) -> list[str]:
     """What differs by more than `TOLERANCE`, in words."""
     return [
-        f"{step}: {name} must be {before:g} as in {KEPT.name}, within {TOLERANCE:.0%}; got {now:g}"
+        f"{step}: {name} must be {before:g} as in {KEPT.name}, within {_TOLERANCE:.0%}; got {now:g}"
         for step in {**costs, **kept}
         for name in Cost.__slots__
         for now, before in [(_value(costs, step, name), _value(kept, step, name))]
-        if abs(now - before) > TOLERANCE * before + (0 if name == "commands" else _SLACK_BYTES)
+        if abs(now - before) > _TOLERANCE * before + (0 if name == "commands" else _SLACK_BYTES)
     ]
 
 

@@ -21,7 +21,7 @@ from support.processes import Process, Programs
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "30"))
+SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "10"))
 """How long each long story is told; `LISA_LIMITS_SECONDS=600` for ten minutes."""
 
 told_for = pytest.mark.parametrize("seconds", [3.0, pytest.param(SECONDS, marks=pytest.mark.long)])

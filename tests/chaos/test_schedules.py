@@ -34,7 +34,7 @@ def test_each_tick_is_one_message_under_faults(own_server: Callable[..., Server]
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_thousands_of_ticks_under_all_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_thousand_ticks_under_all_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
     """Eight managers with wrong clocks; the server is killed as well; topics are resharded."""
     server = own_server(appendonly="yes", appendfsync="always")
 
@@ -42,5 +42,5 @@ def test_thousands_of_ticks_under_all_faults(own_server: Callable[..., Server], 
         server.kill()
         server.start()
 
-    options = Options("long", 100, 100, topics=("orders", "mail"))
-    assert check(server.url, tmp_path, options, 8, [kill]).verdict.expected >= 2_900
+    options = Options("long", 40, 100, topics=("orders", "mail"))
+    assert check(server.url, tmp_path, options, 8, [kill]).verdict.expected >= 1_000
