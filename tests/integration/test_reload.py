@@ -60,7 +60,12 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str, prefix: str) -> Iterator[Project]:
     """A project with a worker."""
-    environment = os.environ | {"LISA_REDIS_URL": redis_url, "LISA_PREFIX": prefix, "LISA_BLOCK_S": "0.2"}
+    environment = os.environ | {
+        "LISA_REDIS_URL": redis_url,
+        "LISA_PREFIX": prefix,
+        "LISA_BLOCK_S": "0.2",
+        "PYTHONDONTWRITEBYTECODE": "",  # Python writes it
+    }
     made = Project(tmp_path, environment)
     made.save("v1")
     yield made

@@ -56,13 +56,14 @@ async def _run(command: list[str]) -> int:
                 fields = event("process_exited", child=process.pid, code=ended.result())
                 text = "the worker exited with %d, and starts again when its code changes"
                 logger.warning(text, ended.result(), extra=fields)
-        changed = await change
+        files = sorted(path for _, path in await change or ())
+        if not stopping.is_set():
+            text = "restarting the worker: %s changed"
+            logger.info(text, ", ".join(files), extra=event("code_changed", files=files))
         code = await drain(process, interrupted)
         if stopping.is_set():
             return code
-        files = sorted(path for _, path in changed or ())
         _forget_compiled(files)
-        logger.info("restarting the worker: %s changed", ", ".join(files), extra=event("code_changed", files=files))
 
 
 def _forget_compiled(files: Iterable[str]) -> None:
