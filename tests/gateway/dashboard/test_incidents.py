@@ -99,7 +99,7 @@ def test_one_release_of_two_is_poisoned(site: Installation) -> None:
 
 
 def test_a_pause_is_misspelt(site: Installation) -> None:
-    """A topic that does not exist has no page and is not declared; the one that is paused says so, beside its button."""
+    """A topic that does not exist has no page and is not declared; one that is paused says so, beside its button."""
     site.programs.manager()
     site.programs.worker()
     site.producer.send("orders", "{}", id="a")
