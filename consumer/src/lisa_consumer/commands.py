@@ -24,8 +24,9 @@ from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import PING
 from lisa_consumer import metrics
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.worker.load_worker import load_worker
+from lisa_consumer.worker.load_worker import load_worker, split_target
 from lisa_consumer.worker.processes import drain_with_supervisor, supervise, worker_command
+from lisa_consumer.worker.reload import run_reloading
 from lisa_consumer.worker.worker import Worker
 
 __all__ = ["run"]
@@ -46,8 +47,12 @@ def run(
     with_manager: Annotated[
         bool, typer.Option("--with-manager", help="Run a manager inside, for development.")
     ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart the worker when its code changes, for development.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    sibling: Annotated[bool, typer.Option("--sibling", hidden=True)] = False,
     override: Annotated[list[str] | None, typer.Option("--override", hidden=True)] = None,
     wait: WaitOption = None,
     settings: ConsumerSettings,
@@ -59,6 +64,9 @@ def run(
     override the environment and lisa.toml.
     """
     patience_s = wait_s(wait)
+    if reload:
+        split_target(worker)
+        sys.exit(run_reloading())
     if supervised:
         drain_with_supervisor()
     _export(settings)
@@ -68,7 +76,7 @@ def run(
     overridden = sorted(given.union(override or ()))
     loaded.override(settings, overridden)
     spare_collector()
-    if supervised:
+    if sibling:
         if shares_metrics:
             metrics.register()
         loaded.run()

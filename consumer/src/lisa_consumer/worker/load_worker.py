@@ -12,9 +12,17 @@ from lisa_common.escaping import named_text
 from lisa_common.logs import event
 from lisa_consumer.worker.worker import Worker
 
-__all__ = ["load_worker"]
+__all__ = ["load_worker", "split_target"]
 
 logger = logging.getLogger(__name__)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Returns the two parts of `module:name`; raises InvalidInput."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise InvalidInput("worker", target, "module:name, as in app.tasks:worker")
+    return module_name, name
 
 
 def load_worker(target: str) -> Worker:
@@ -23,9 +31,7 @@ def load_worker(target: str) -> Worker:
     The name may be that of a function without arguments, which makes the worker; its errors are raised as they are.
     Logs the traceback of a module that fails, from its own first line on.
     """
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise InvalidInput("worker", target, "module:name, as in app.tasks:worker")
+    module_name, name = split_target(target)
     sys.path.insert(0, str(Path.cwd()))
     module = _import(module_name, target)
     worker = getattr(module, name, None)

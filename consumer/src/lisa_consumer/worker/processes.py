@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory
 
-__all__ = ["drain_with_supervisor", "supervise", "worker_command"]
+__all__ = ["drain", "drain_with_supervisor", "stop_events", "supervise", "worker_command"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def worker_command(target: str, overridden: Sequence[str] = ()) -> list[str]:
     read command lines.
     """
     names = [f"--override={name}" for name in overridden]
-    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised", *names]
+    return [sys.executable, "-m", "lisa_consumer", "run", target, "--supervised", "--sibling", *names]
 
 
 def drain_with_supervisor() -> None:
@@ -61,14 +62,7 @@ def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health,
     """
 
     async def main() -> int:
-        stopping, interrupted = asyncio.Event(), asyncio.Event()
-
-        def interrupt() -> None:
-            (interrupted if stopping.is_set() else stopping).set()
-
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, stopping.set)
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        stopping, interrupted = stop_events()
         health.notifies = True
         health.check("processes", siblings.find_problem)
         pulse = asyncio.create_task(health.run())
@@ -78,6 +72,19 @@ def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health,
         return max(codes)
 
     return asyncio.run(main())
+
+
+def stop_events() -> tuple[asyncio.Event, asyncio.Event]:
+    """Returns two events: SIGTERM or SIGINT sets the first, and a SIGINT that follows the second."""
+    stopping, interrupted = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        (interrupted if stopping.is_set() else stopping).set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stopping, interrupted
 
 
 async def _keep_running(
@@ -100,9 +107,7 @@ async def _keep_running(
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            await _drain(process, interrupted, drain_s)
-            # SIGTERM itself ends a process that has just been started, and SIGINT one whose worker has ended.
-            return int(process.returncode not in {0, -signal.SIGTERM, -signal.SIGINT})
+            return int(await drain(process, interrupted, drain_s) != 0)
         siblings.forget(number)
         if ended.result() == _BAD_INPUT:
             stopping.set()
@@ -117,7 +122,11 @@ async def _keep_running(
     return 0
 
 
-async def _drain(process: Process, interrupted: asyncio.Event, drain_s: float) -> None:
+async def drain(process: Process, interrupted: asyncio.Event, drain_s: float = math.inf) -> int:
+    """Sends a process SIGTERM, and SIGINT if it is interrupted; kills it if it far outlasts its drain.
+
+    Returns its exit code once it has ended, 0 if it ended by these signals.
+    """
     with suppress(ProcessLookupError):
         process.terminate()
     interrupting = asyncio.create_task(_interrupt(process, interrupted))
@@ -128,9 +137,11 @@ async def _drain(process: Process, interrupted: asyncio.Event, drain_s: float) -
         fields = event("process_killed", child=process.pid)
         logger.warning("killing worker process %d, which did not end", process.pid, extra=fields)
         process.kill()
-        await process.wait()
     finally:
         await cancel_all(interrupting)
+    code = await process.wait()
+    # SIGTERM itself ends a process that has just been started, and SIGINT one whose worker has ended.
+    return 0 if code in {-signal.SIGTERM, -signal.SIGINT} else code
 
 
 async def _interrupt(process: Process, interrupted: asyncio.Event) -> None:

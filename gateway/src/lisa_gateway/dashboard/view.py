@@ -156,6 +156,7 @@ class View:
             # Errors of the sampler may name any topic.
             server_error=sampler.error if self.sees(ALL_TOPICS) else "",
             sees_all=self.sees(ALL_TOPICS),
+            managers_absence=self.desk.gateway.managers.absence,
             said=self.query.get("said", "")[:500],
             find_topic=self.query.get("topic", ""),
             find_id=self.query.get("id", "") if template in ("error.html", "found.html") else "",
