@@ -25,7 +25,11 @@ class PatternChange:
     topics: frozenset[str]
     """Topics whose policies have changed."""
     failed: Mapping[str, LisaError]
-    """Topics that a manager has to complete, or whose policy is damaged, and why."""
+    """Topics that have not changed, and why.
+
+    InvalidInput says that the topic is damaged, or cannot have what patterns give; `set_policy` mends it. A manager
+    completes the others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
