@@ -214,6 +214,19 @@ async def test_a_reshard_keeps_what_patterns_gave(site: Site) -> None:
     assert (policy.shards, policy.former, policy.ttl_ms, policy.max_retries) == (2, (1,), None, 7)
 
 
+async def test_a_reshard_does_not_rely_on_a_cap(site: Site) -> None:
+    """What the cap hides would not be possible once it is dropped."""
+    admin = site.admin
+    await admin.create_topic("orders", rate="3/100ms")
+    await admin.set_pattern_policy("*", {"rate": "9/s"}, cap=True)
+    with pytest.raises(InvalidInput, match=r"rate must be at least 5 messages in a period, .*; got '3/100ms'$"):
+        await admin.reshard("orders", 4)
+    await admin.set_policy("orders", rate="30/s")
+    await admin.reshard("orders", 4)
+    await admin.drop_pattern_policy("*", cap=True)
+    assert (await admin.policy("orders")).rate == "30/s"
+
+
 @pytest.mark.parametrize("completes", ["manager", "repetition"])
 async def test_an_interrupted_change_is_completed(site: Site, completes: str) -> None:
     """As if the caller had died between the patterns and the topics, of which it had written some."""

@@ -8,15 +8,7 @@ from lisa_common.model.keys import PATTERNS, dropped_key, idle_key, topics_key
 from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol.call import Flow, command
-from lisa_common.protocol.registry import (
-    KEPT,
-    Topic,
-    declare_topic,
-    parse_topic,
-    read_mark,
-    read_registry,
-    store_policy,
-)
+from lisa_common.protocol.registry import Topic, declare_topic, parse_topic, read_mark, read_registry, store_policy
 from lisa_common.validation import check_name
 from lisa_manager.topic_drop import Dropped, drop_topic
 from lisa_manager.topic_limits import apply_limits, revised
@@ -43,11 +35,13 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
     while True:
         stored, patterns = yield command("HMGET", topics_key(prefix), topic, PATTERNS)
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
-        if stored is not None and changes.keys() == {"paused"} and changes["paused"] is not DEFAULT:
-            # An emergency brake must work even where the topic cannot have what patterns give.
-            policy, patterns = _braked(known.policy, changes["paused"]), KEPT
-        else:
+        try:
             policy = parse_patterns(patterns).resolve(topic, _changed(known.policy, changes))
+        except InvalidInput:
+            if stored is None or changes.keys() != {"paused"} or changes["paused"] is DEFAULT:
+                raise
+            # An emergency brake must work even where the topic cannot have what patterns give.
+            policy = _braked(known.policy, changes["paused"])
         if stored is not None and policy.shards != known.policy.shards:
             expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
