@@ -148,6 +148,11 @@ async def test_any_topic_can_be_paused(site: Site, sender: AsyncProducer) -> Non
         await admin.set_policy(topic, paused=False, max_in_flight=4)
         policy = await admin.policy(topic)
         assert (policy.paused, policy.max_in_flight, policy.shards) == (False, 4, 4)
+    site.client.hset(registry, "damaged", '{"priority":3,"own":{"ttl_ms":0}}')
+    policy = await admin.set_policy("damaged", paused=True)
+    assert (policy.paused, policy.priority, policy.max_in_flight) == (True, 3, 2), (
+        "a topic that can have the pattern has it"
+    )
     with pytest.raises(InvalidInput, match=r"^policy field paused must be a valid boolean; got 'yes'$"):
         await admin.set_policy("wide", paused="yes")
 

@@ -112,7 +112,9 @@ def test_a_cap_has_no_priority() -> None:
         PatternPolicy("*", {"ttl_ms": 1}, 3, cap=True)
 
 
-@pytest.mark.parametrize("stored", [b"{", b"7", b'["x"]', b'[{"pattern":7,"fields":{}}]', b"[" * 70_000, b"\xff"])
+@pytest.mark.parametrize(
+    "stored", [b"{", b"{}", b'""', b"7", b'["x"]', b'[{"pattern":7,"fields":{}}]', b"[" * 70_000, b"\xff"]
+)
 def test_damaged_policies_count_as_none(stored: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """For those who declare a topic: it is logged, and they go on."""
     # Another test may have met the same damage, which is logged once.

@@ -99,11 +99,14 @@ class PatternPolicies:
         if len(stored or b"") > MAX_STORED:
             raise InvalidInput("policies", ByteCount(len(stored or b"")), f"at most {MAX_STORED} bytes")
         try:
-            return cls(tuple(PatternPolicy(**each) for each in json.loads(stored or b"[]")))
+            documents = json.loads(stored or b"[]")
+            if isinstance(documents, list):
+                return cls(tuple(PatternPolicy(**each) for each in documents))
         except InvalidInput:
             raise
         except (AttributeError, TypeError, ValueError, RecursionError):
-            raise InvalidInput("policies", stored, "a JSON array of policies") from None
+            pass
+        raise InvalidInput("policies", stored, "a JSON array of policies")
 
     def dump(self) -> str:
         """The stored form; "" for none. Raises InvalidInput where it is too long."""

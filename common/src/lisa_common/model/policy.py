@@ -170,7 +170,7 @@ class Policy(PolicyFields):
 
     @field_serializer("own")
     def _own_as_set(self, own: PolicyFields | None) -> dict[str, Any] | None:
-        return own and own.model_dump(exclude_unset=True)
+        return None if own is None else own.model_dump(exclude_unset=True)
 
     @model_validator(mode="after")
     def _serves_a_few_shards(self) -> Self:
