@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lisa_common.model.keys import PATTERNS, ShardKeys, topics_key
 from lisa_common.model.pattern_policies import PatternPolicy, parse_patterns
 from lisa_common.model.policy import Policy
 from lisa_manager import DEFAULT
-from lisa_producer import AsyncProducer, Message, ProducerSettings
+from lisa_producer import AsyncProducer, Message, ProducerSettings, SendOutcome
 from support import wait_until_async
 from support.commands import Commands
 from support.site import Site, take
@@ -111,6 +112,98 @@ async def test_what_a_topic_cannot_have_is_refused_before_anything_is_written(si
         await site.admin.create_topic("mails.wide", shards=3)
 
 
+async def test_a_drop_that_leaves_a_topic_without_a_policy_is_refused(site: Site) -> None:
+    """Once the topic has a value of its own, it goes on. The same holds for a field that the pattern gives up."""
+    admin = site.admin
+    await admin.create_topic("orders.wide", shards=4)
+    await admin.set_pattern_policy("orders.*", {"max_in_flight": None, "ttl_ms": 1_000}, priority=10)
+    await admin.set_pattern_policy("*", {"max_in_flight": 2})
+    before = site.client.hgetall(topics_key(site.prefix))
+    expected = r"^policy field max_in_flight must be at least 4, one for each shard, for topic orders\.wide; got 2$"
+    with pytest.raises(InvalidInput, match=expected):
+        await admin.drop_pattern_policy("orders.*")
+    with pytest.raises(InvalidInput, match=expected):
+        await admin.set_pattern_policy("orders.*", {"max_in_flight": DEFAULT})
+    assert site.client.hgetall(topics_key(site.prefix)) == before
+    await admin.set_policy("orders.wide", max_in_flight=8)
+    dropped = await admin.drop_pattern_policy("orders.*")
+    assert dropped is not None
+    assert (dropped.topics, dropped.failed) == ({"orders.wide"}, {})
+    policy = await admin.policy("orders.wide")
+    assert (policy.max_in_flight, policy.ttl_ms, policy.own) == (8, None, None)
+
+
+async def test_any_topic_can_be_paused(site: Site, sender: AsyncProducer) -> None:
+    """Also one that cannot have what patterns give, because an earlier release declared it, and a damaged one."""
+    admin, registry = site.admin, topics_key(site.prefix)
+    await admin.set_pattern_policy("*", {"max_in_flight": 2})
+    site.client.hset(registry, mapping={"wide": '{"shards":4}', "damaged": '{"shards":4,"own":{"ttl_ms":0}}'})
+    for topic in ("wide", "damaged"):
+        with pytest.raises(InvalidInput, match=r"^policy field max_in_flight must be at least 4, one for each shard"):
+            await admin.set_policy(topic, ttl_ms=5_000)
+        await admin.set_policy(topic, paused=True)
+        await sender.send(topic, "x", id="a")
+        [status] = await admin.status(topic)
+        assert (status.ready, status.waiting) == (0, 1), topic
+        await admin.set_policy(topic, paused=False, max_in_flight=4)
+        policy = await admin.policy(topic)
+        assert (policy.paused, policy.max_in_flight, policy.shards) == (False, 4, 4)
+    site.client.hset(registry, "damaged", '{"priority":3,"own":{"ttl_ms":0}}')
+    policy = await admin.set_policy("damaged", paused=True)
+    assert (policy.paused, policy.priority, policy.max_in_flight) == (True, 3, 2), (
+        "a topic that can have the pattern has it"
+    )
+    with pytest.raises(InvalidInput, match=r"^policy field paused must be a valid boolean; got 'yes'$"):
+        await admin.set_policy("wide", paused="yes")
+
+
+async def test_a_topic_that_cannot_be_resolved_stops_no_other(site: Site) -> None:
+    """Patterns that fit it can be set and dropped, and it is told with its reason."""
+    admin, registry = site.admin, topics_key(site.prefix)
+    await admin.set_pattern_policy("*", {"max_in_flight": 2})
+    site.client.hset(registry, mapping={"orders.wide": '{"shards":4}', "orders.eu": "{}", "mails": "{"})
+    changed = await admin.set_pattern_policy("orders.*", {"ttl_ms": 1_000})
+    assert (changed.topics, changed.failed.keys()) == ({"orders.eu"}, {"orders.wide"})
+    assert "at least 4, one for each shard" in str(changed.failed["orders.wide"])
+    changed = await admin.set_pattern_policy("orders.*", {"max_in_flight": 4}, priority=1)
+    assert (changed.topics, changed.failed) == ({"orders.eu", "orders.wide"}, {})
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"max_retries": 3, "shards": 4, "own": {"max_retries": "x", "shards": 7}},
+        {"max_retries": 3, "shards": 4, "own": {"ttl_ms": 0}},
+        {"max_retries": 3, "shards": 4, "own": {"own": {}}},
+        {"max_retries": 3, "shards": 4, "own": "x"},
+        {"max_retries": 3, "shards": 4, "ttl_ms": "x", "own": {"max_retries": 3}},
+        {"max_retries": 3, "shards": 4, "of a later release": 1},
+    ],
+)
+async def test_a_damaged_topic_hurts_no_other(site: Site, sender: AsyncProducer, stored: dict[str, Any]) -> None:
+    """It is told with its reason, and keeps its valid fields, its shards above all, until somebody sets its policy."""
+    admin, registry = site.admin, topics_key(site.prefix)
+    await admin.create_topic("orders.wide", shards=4, max_retries=3)
+    await sender.send("orders.wide", "x", id="a", delay=60)
+    await admin.create_topic("orders.eu")
+    await admin.create_topic("mails")
+    site.client.hset(registry, "orders.wide", json.dumps(stored))
+    async with AsyncProducer(settings=ProducerSettings(redis_url=site.url, prefix=site.prefix)) as other:
+        again = await other.send("orders.wide", "x", id="a", delay=60)
+    assert again.outcome is SendOutcome.DUPLICATE, "it goes to the same shard"
+    changed = await admin.set_pattern_policy("orders.*", {"ttl_ms": 1_000, "max_retries": 5})
+    assert (changed.topics, changed.failed.keys()) == ({"orders.eu"}, {"orders.wide"})
+    assert str(changed.failed["orders.wide"]).startswith("policy field")
+    assert (await admin.set_pattern_policy("mails", {"ttl_ms": 1_000})).failed == {}, "no concern of it"
+    dropped = await admin.drop_pattern_policy("orders.*")
+    assert dropped is not None
+    assert (dropped.topics, dropped.failed.keys()) == ({"orders.eu"}, {"orders.wide"})
+    assert json.loads(site.client.hget(registry, "orders.wide") or b"") == stored
+    set_ = await admin.set_policy("orders.wide", priority=7)
+    assert (set_.max_retries, set_.shards, set_.priority) == (3, 4, 7)
+    assert (await admin.set_pattern_policy("orders.*", {"ttl_ms": 1_000})).failed == {}
+
+
 async def test_a_reshard_keeps_what_patterns_gave(site: Site) -> None:
     """And what is the topic's own."""
     admin = site.admin
@@ -124,6 +217,19 @@ async def test_a_reshard_keeps_what_patterns_gave(site: Site) -> None:
     await admin.drop_pattern_policy("*", cap=True)
     policy = await admin.policy("orders")
     assert (policy.shards, policy.former, policy.ttl_ms, policy.max_retries) == (2, (1,), None, 7)
+
+
+async def test_a_reshard_does_not_rely_on_a_cap(site: Site) -> None:
+    """What the cap hides would not be possible once it is dropped."""
+    admin = site.admin
+    await admin.create_topic("orders", rate="3/100ms")
+    await admin.set_pattern_policy("*", {"rate": "9/s"}, cap=True)
+    with pytest.raises(InvalidInput, match=r"rate must be at least 5 messages in a period, .*; got '3/100ms'$"):
+        await admin.reshard("orders", 4)
+    await admin.set_policy("orders", rate="30/s")
+    await admin.reshard("orders", 4)
+    await admin.drop_pattern_policy("*", cap=True)
+    assert (await admin.policy("orders")).rate == "30/s"
 
 
 @pytest.mark.parametrize("completes", ["manager", "repetition"])

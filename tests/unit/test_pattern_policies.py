@@ -47,6 +47,10 @@ def test_no_pattern_takes_long() -> None:
         ([PatternPolicy("*", {"ttl_ms": 1}), PatternPolicy("orders.*", {"ttl_ms": 2})], {}, {"ttl_ms": 2}),
         ([PatternPolicy("*", {"ttl_ms": 1, "priority": 3}), PatternPolicy("o*", {"ttl_ms": 2})], {},
          {"ttl_ms": 2, "priority": 3}),
+        ([PatternPolicy("***********", {"ttl_ms": 1}), PatternPolicy("o*", {"ttl_ms": 2})], {}, {"ttl_ms": 2}),
+        ([PatternPolicy("orders.eu*", {"ttl_ms": 1}), PatternPolicy("orders.eu", {"ttl_ms": 2})], {}, {"ttl_ms": 2}),
+        ([PatternPolicy("o*r*e*r*s*", {"ttl_ms": 1}), PatternPolicy("*orders*", {"ttl_ms": 2})], {}, {"ttl_ms": 2}),
+        ([PatternPolicy("ord*", {"ttl_ms": 1}), PatternPolicy("*.eu", {"ttl_ms": 2})], {}, {"ttl_ms": 2}),
         ([PatternPolicy("*", {"ttl_ms": 1}, 9)], {"ttl_ms": None}, {"ttl_ms": None}),
         ([PatternPolicy("*", {"dead_letter_topic": "orders.eu"})], {}, {}),
         ([_cap("*", ttl_ms=5)], {}, {"ttl_ms": 5}),
@@ -62,12 +66,16 @@ def test_no_pattern_takes_long() -> None:
     ],
 )  # fmt: skip
 def test_which_value_holds(policies: list[PatternPolicy], own: dict[str, Any], expected: dict[str, Any]) -> None:
-    """The topic's own, then by priority and length of the pattern, each field by itself; then the lowest cap."""
+    """The topic's own, then by priority and by the characters that are no stars, each field by itself; then caps.
+
+    The order in which policies were set does not matter.
+    """
     resolved = _of(*policies).resolve("orders.eu", own)
     assert resolved.model_dump(exclude_unset=True, exclude={"own"}) == expected
     assert Policy.load(resolved.dump()).own_fields == own
     assert _of(*policies).resolve("orders.eu", resolved.own_fields) == resolved
     assert ("own" in resolved.dump()) == (own != expected)
+    assert _of(*reversed(policies)) == _of(*policies)
 
 
 def test_the_shards_and_the_revision_stay() -> None:
@@ -104,7 +112,9 @@ def test_a_cap_has_no_priority() -> None:
         PatternPolicy("*", {"ttl_ms": 1}, 3, cap=True)
 
 
-@pytest.mark.parametrize("stored", [b"{", b"7", b'["x"]', b'[{"pattern":7,"fields":{}}]', b"[" * 70_000, b"\xff"])
+@pytest.mark.parametrize(
+    "stored", [b"{", b"{}", b'""', b"7", b'["x"]', b'[{"pattern":7,"fields":{}}]', b"[" * 70_000, b"\xff"]
+)
 def test_damaged_policies_count_as_none(stored: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """For those who declare a topic: it is logged, and they go on."""
     # Another test may have met the same damage, which is logged once.

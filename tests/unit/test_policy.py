@@ -1,6 +1,7 @@
 """The policy of a topic: its defaults, its stored form, and what it refuses."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -123,3 +124,27 @@ def test_damaged(stored: bytes) -> None:
     """A stored policy that cannot be read is bad input, not a crash."""
     with pytest.raises(InvalidInput):
         Policy.load(stored)
+
+
+@pytest.mark.parametrize(
+    ("stored", "error", "sound"),
+    [
+        ({"shards": 4, "ttl_ms": "x", "priority": 3}, "field ttl_ms must be", {"shards": 4, "priority": 3}),
+        ({"shards": 4, "later": 1}, "field must be one of .*; got 'later'", {"shards": 4}),
+        ({"max_in_flight": 2, "shards": 4}, "field max_in_flight must be at least 4", {"shards": 4}),
+        ({"former": [256] * 17, "drained": [*range(16)], "rate": 5}, "field rate must be",
+         {"former": [256] * 17, "drained": [*range(16)]}),
+        ({"former": [4, "x"], "shards": 2}, "field former must be", {"shards": 2}),
+        ({"max_retries": 3, "own": {"max_retries": "x"}}, r"field own\.max_retries must be", {"max_retries": 3}),
+        ({"max_retries": 3, "own": {"shards": 7}}, r"field must be one of .*; got 'own\.shards'", {"max_retries": 3}),
+        ({"max_retries": 3, "own": 7}, "field own must be an object; got 7", {"max_retries": 3}),
+        ({"ttl_ms": 0, "own": {"ttl_ms": 5}}, "field ttl_ms must be", {"own": {"ttl_ms": 5}}),
+        ([], "policy must be a JSON object", {}),
+    ],
+)  # fmt: skip
+def test_the_valid_fields_of_a_damaged_policy_hold(stored: Any, error: str, sound: Any) -> None:
+    """Its shards above all: others hold none of the messages."""
+    text = json.dumps(stored)
+    with pytest.raises(InvalidInput, match=error):
+        Policy.load(text)
+    assert json.loads(Policy.salvage(text).dump()) == sound

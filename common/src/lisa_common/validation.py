@@ -55,6 +55,7 @@ _EXPECTED = {
     "missing": "given",
     "tuple_type": "a list",
     "list_type": "a list",
+    "model_type": "an object",
     "int_parsing_size": "a whole number of at most 4,300 digits",
 }
 """By the types of pydantic's errors, whose own words do not fit here."""

@@ -43,8 +43,8 @@ def is_stale(policies: PatternPolicies, topic: str, policy: Policy) -> bool:
 def apply_patterns(prefix: str, topics: Iterable[str]) -> Flow[Resolved]:
     """Resolves topics again, and stores those that differ. May be interrupted, and repeated, at any time.
 
-    A topic that cannot have what patterns give, or whose shards cannot be reached, is among the failed ones. Leaves
-    topics whose policy is damaged. Raises InvalidInput for damaged policies of patterns.
+    A topic that cannot have what patterns give, whose policy is damaged, or whose shards cannot be reached, is among
+    the failed ones. Raises InvalidInput for damaged policies of patterns.
     """
     changed, failed = set[str](), dict[str, LisaError]()
     for batch in chunks(list(topics), _AT_ONCE):
@@ -61,9 +61,12 @@ def _apply(prefix: str, topics: Collection[str], changed: set[str], failed: dict
     policies = PatternPolicies.load(patterns)
     writes, limited = [], set[str]()
     for topic, value in zip(topics, stored, strict=True):
-        policy = _read(value)
+        if value is None:
+            # It was dropped.
+            continue
         try:
-            if policy is None or not is_stale(policies, topic, policy):
+            policy = Policy.load(value)
+            if not is_stale(policies, topic, policy):
                 continue
             resolved = with_revision(policy, policies.resolve(topic, policy.own_fields), now_ms)
             writes.append((topic, store_policy(prefix, topic, value, resolved, patterns=patterns)))
@@ -81,11 +84,3 @@ def _apply(prefix: str, topics: Collection[str], changed: set[str], failed: dict
     errors = yield from run_each([apply_limits(prefix, topic) for topic in relimited])
     failed.update((topic, error) for topic, error in zip(relimited, errors, strict=True) if error is not None)
     return [topic for (topic, _), is_done in zip(writes, outcomes, strict=True) if not is_done]
-
-
-def _read(stored: bytes | None) -> Policy | None:
-    """The policy of a topic; None where it was dropped, or is damaged."""
-    try:
-        return None if stored is None else Policy.load(stored)
-    except InvalidInput:
-        return None

@@ -128,6 +128,8 @@ def _resharded(before: Layout, shards: int) -> Policy:
         return policy
     fields = policy.model_dump(exclude_unset=True)
     after = Policy.of(fields | {"shards": shards, "former": (*policy.former, policy.shards)})
+    # What a cap hides must be possible, too: it holds again once the cap is dropped.
+    Policy.of(after.own_fields)
     if shards == policy.shards:
         return policy
     if len(before.former) >= _MOST_FORMER:

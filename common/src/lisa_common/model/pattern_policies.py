@@ -13,7 +13,7 @@ from typing import Any
 
 from lisa_common.errors import ByteCount, CannotCombine, InvalidInput
 from lisa_common.logs import event
-from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, NOT_OF_PATTERNS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, Policy, PolicyFields
 from lisa_common.model.rate import read_rate
 from lisa_common.model.topic_pattern import TopicPattern
 from lisa_common.validation import check_int
@@ -22,7 +22,7 @@ __all__ = ["CAP_FIELDS", "PATTERN_FIELDS", "Origin", "PatternPolicies", "Pattern
 
 logger = logging.getLogger(__name__)
 
-PATTERN_FIELDS = tuple(name for name in Policy.model_fields if name not in NOT_OF_PATTERNS)
+PATTERN_FIELDS = tuple(PolicyFields.model_fields)
 """Fields of a policy that patterns may set."""
 
 CAP_FIELDS = (
@@ -43,7 +43,7 @@ class PatternPolicy:
     fields: Mapping[str, Any]
     """Fields of a policy."""
     priority: int = 0
-    """Among patterns that set the same field, the highest wins, then the longest pattern. Caps have none."""
+    """Among patterns that set the same field, the highest wins, then the most exact pattern. Caps have none."""
     cap: bool = False
     matcher: TopicPattern = field(init=False, repr=False, compare=False)
 
@@ -99,11 +99,14 @@ class PatternPolicies:
         if len(stored or b"") > MAX_STORED:
             raise InvalidInput("policies", ByteCount(len(stored or b"")), f"at most {MAX_STORED} bytes")
         try:
-            return cls(tuple(PatternPolicy(**each) for each in json.loads(stored or b"[]")))
+            documents = json.loads(stored or b"[]")
+            if isinstance(documents, list):
+                return cls(tuple(PatternPolicy(**each) for each in documents))
         except InvalidInput:
             raise
         except (AttributeError, TypeError, ValueError, RecursionError):
-            raise InvalidInput("policies", stored, "a JSON array of policies") from None
+            pass
+        raise InvalidInput("policies", stored, "a JSON array of policies")
 
     def dump(self) -> str:
         """The stored form; "" for none. Raises InvalidInput where it is too long."""
@@ -130,10 +133,10 @@ class PatternPolicies:
     def resolve(self, topic: str, own: Mapping[str, Any]) -> Policy:
         """The policy of a topic with these fields of its own. Raises InvalidInput where they do not go together."""
         found = {n: o for n, o in self.explain(topic, own).items() if o.is_own or o.given_by or o.capped_by}
-        fields = {name: value for name, value in own.items() if name in NOT_OF_PATTERNS}
+        fields = {name: value for name, value in own.items() if name not in PATTERN_FIELDS}
         fields |= {name: origin.value for name, origin in found.items()}
         if fields != own:
-            fields["own"] = {name: value for name, value in own.items() if name not in NOT_OF_PATTERNS}
+            fields["own"] = {name: value for name, value in own.items() if name in PATTERN_FIELDS}
         return Policy.of(fields)
 
     def explain(self, topic: str, own: Mapping[str, Any]) -> dict[str, Origin]:
@@ -167,7 +170,12 @@ DEFAULT_POLICY_FIELDS = DEFAULT_POLICY.model_dump()
 
 
 def _rank(policy: PatternPolicy) -> tuple[Any, ...]:
-    return policy.cap, -policy.priority, -len(policy.pattern), policy.pattern
+    """The order in which policies apply. The most exact pattern has the most characters that are no star.
+
+    Of patterns that have equally many, it has the fewest stars, then comes first by the alphabet.
+    """
+    stars = policy.pattern.count("*")
+    return policy.cap, -policy.priority, stars - len(policy.pattern), stars, policy.pattern
 
 
 def _size(name: str, value: Any) -> float:

@@ -2,11 +2,12 @@
 
 import json
 import math
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.model.rate import check_rate, read_rate
@@ -20,8 +21,8 @@ __all__ = [
     "MAX_SERVED",
     "MAX_SHARDS",
     "MAX_STORED",
-    "NOT_OF_PATTERNS",
     "Policy",
+    "PolicyFields",
 ]
 
 MAX_PRIORITY = 255
@@ -50,9 +51,6 @@ INTERNAL_FIELDS = ("former", "drained", "limits_revision", "own")
 LIMIT_FIELDS = ("paused", "max_in_flight", "max_in_flight_per_key", "rate", "burst", "max_messages")
 """Fields that scripts read from the door of a shard, so that they hold from the moment when they are set."""
 
-NOT_OF_PATTERNS = frozenset((*LAYOUT_FIELDS, *INTERNAL_FIELDS))
-"""Fields that each topic has of its own."""
-
 MAX_LIMIT = 100_000_000
 
 _UNKNOWN_TO_SCRIPTS = {
@@ -63,8 +61,8 @@ _UNKNOWN_TO_SCRIPTS = {
 }
 
 
-class Policy(BaseModel):
-    """How a topic treats its messages. A message may override its ttl, max retries and priority."""
+class PolicyFields(BaseModel):
+    """The fields that patterns may set. A message may override its ttl, max retries and priority."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -147,6 +145,11 @@ class Policy(BaseModel):
         int | None,
         Field(ge=1, le=MAX_LIMIT, description="most messages, in whatever state; none: any number"),
     ] = None
+
+
+class Policy(PolicyFields):
+    """How a topic treats its messages, and where they are."""
+
     limits_revision: Annotated[
         int, Field(ge=0, le=_MAX_REVISION, description="tells the limits from earlier and later ones")
     ] = 0
@@ -161,13 +164,13 @@ class Policy(BaseModel):
     ] = ()
 
     own: Annotated[
-        dict[str, Any] | None,
+        PolicyFields | None,
         Field(description="the topic's own fields, where patterns gave others or caps lowered some; else none"),
     ] = None
 
-    def __hash__(self) -> int:
-        """The hash of the stored form, as `own` has none."""
-        return hash(self.dump())
+    @field_serializer("own")
+    def _own_as_set(self, own: PolicyFields | None) -> dict[str, Any] | None:
+        return None if own is None else own.model_dump(exclude_unset=True)
 
     @model_validator(mode="after")
     def _serves_a_few_shards(self) -> Self:
@@ -183,7 +186,8 @@ class Policy(BaseModel):
         fields = self.model_dump(exclude_unset=True, exclude={"own"})
         if self.own is None:
             return fields
-        return self.own | {name: value for name, value in fields.items() if name in NOT_OF_PATTERNS}
+        rest = {name: value for name, value in fields.items() if name not in PolicyFields.model_fields}
+        return self.own.model_dump(exclude_unset=True) | rest
 
     @cached_property
     def as_json(self) -> str:
@@ -228,15 +232,21 @@ class Policy(BaseModel):
 
         Raises InvalidInput, which names the damaged field.
         """
-        if len(stored) > MAX_STORED:
-            raise InvalidInput("policy", ByteCount(len(stored)), f"at most {MAX_STORED} bytes")
-        try:
-            fields = json.loads(stored)
-        except (ValueError, RecursionError):
-            raise InvalidInput("policy", stored, "JSON") from None
-        if not isinstance(fields, dict):
-            raise InvalidInput("policy", stored, "a JSON object")
-        return cls.of(fields)
+        return cls.of(_fields(stored))
+
+    @classmethod
+    def salvage(cls, stored: bytes | str) -> "Policy":
+        """Returns the policy of the valid fields in a damaged stored form, with defaults for the others."""
+        sound: dict[str, Any] = {}
+        with suppress(InvalidInput):
+            fields = _fields(stored)
+            # The layout first, as other shards hold none of the messages; `drained` says how much `former` may hold.
+            for name in (*reversed(LAYOUT_FIELDS), *cls.model_fields):
+                if name in fields:
+                    with suppress(InvalidInput):
+                        cls.of(sound | {name: fields[name]})
+                        sound[name] = fields[name]
+        return cls.of(sound)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Policy":
@@ -245,9 +255,9 @@ class Policy(BaseModel):
             policy = cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
-            # An error about several fields has no location; it is about the layouts.
-            name = ".".join(str(part) for part in first["loc"][:1]) or "former"
-            if name not in cls.model_fields:
+            # Positions in a list say little. An error about several fields has no location; it is about the layouts.
+            name = ".".join(part for part in first["loc"] if isinstance(part, str)) or "former"
+            if first["type"] == "extra_forbidden":
                 near = get_close_matches(name, cls.model_fields, 1)
                 expected = f"one of {', '.join(cls.model_fields)}{f' (perhaps {near[0]})' if near else ''}"
                 raise InvalidInput("policy field", name, expected) from None
@@ -258,6 +268,19 @@ class Policy(BaseModel):
     def dump(self) -> str:
         """The stored form: the fields that were set."""
         return json.dumps(self.model_dump(exclude_unset=True), separators=(",", ":"))
+
+
+def _fields(stored: bytes | str) -> dict[str, Any]:
+    """The fields in a stored form. Raises InvalidInput."""
+    if len(stored) > MAX_STORED:
+        raise InvalidInput("policy", ByteCount(len(stored)), f"at most {MAX_STORED} bytes")
+    try:
+        fields = json.loads(stored)
+    except (ValueError, RecursionError):
+        raise InvalidInput("policy", stored, "JSON") from None
+    if not isinstance(fields, dict):
+        raise InvalidInput("policy", stored, "a JSON object")
+    return fields
 
 
 DEFAULT_POLICY = Policy()

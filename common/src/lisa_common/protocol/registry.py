@@ -59,7 +59,7 @@ class Topic:
 
 
 def parse_topic(name: str, stored: bytes) -> Topic:
-    """A topic from its registry value. Logs a damaged policy and uses the default one."""
+    """A topic from its registry value. Logs a damaged policy and uses its valid fields, defaults for the others."""
     # Cut, so that the cache keeps no huge value; the rest is still too long for a policy.
     return _parse_topic(name, stored[: MAX_STORED + 1])
 
@@ -68,15 +68,15 @@ def parse_topic(name: str, stored: bytes) -> Topic:
 def _parse_topic(name: str, stored: bytes) -> Topic:
     try:
         policy = Policy.load(stored)
-        if policy.dead_letter_topic != name:
-            return Topic(name, policy)
+    except InvalidInput as error:
+        text = "damaged policy of topic %r, using its valid fields: %s"
+        logger.error(text, name, error, extra=event("policy_damaged", topic=name, error=str(error)))
+        policy = Policy.salvage(stored)
+    if policy.dead_letter_topic == name:
         text = "the policy of topic %r names it as its own dead letter topic, which is ignored"
         logger.error(text, name, extra=event("policy_damaged", topic=name, error="its own dead letter topic"))
-        return Topic(name, policy.model_copy(update={"dead_letter_topic": None}))
-    except ValueError as error:  # InvalidInput is one
-        text = "damaged policy of topic %r, using the default: %s"
-        logger.error(text, name, error, extra=event("policy_damaged", topic=name, error=str(error)))
-        return Topic(name)
+        policy = policy.model_copy(update={"dead_letter_topic": None})
+    return Topic(name, policy)
 
 
 @lru_cache(maxsize=10_000)

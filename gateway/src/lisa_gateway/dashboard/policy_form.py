@@ -9,7 +9,7 @@ from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of
 from lisa_common.cli.policy_fields import MS, described, plain_name
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import DEFAULT_POLICY, NOT_OF_PATTERNS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, Policy, PolicyFields
 from lisa_common.validation import duration_ms, expected_by
 from lisa_gateway.json_text import decode
 from lisa_manager import DEFAULT
@@ -60,8 +60,7 @@ def form_fields(policy: Policy) -> list[FormField]:
             _choices(field.annotation),
             name in policy.model_fields_set,
         )
-        for name, field in Policy.model_fields.items()
-        if name not in NOT_OF_PATTERNS
+        for name, field in PolicyFields.model_fields.items()
     ]
 
 

@@ -270,7 +270,8 @@ class Admin(ObservingAdmin, Closing):
         """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.
 
         The value `DEFAULT` sets a field back, to what patterns give. Declares a topic that does not exist. Running
-        programs use the new policy within 10 seconds. Raises InvalidInput before anything is written.
+        programs use the new policy within 10 seconds. Raises InvalidInput before anything is written. To set `paused`
+        alone always works, also where the topic cannot have what patterns give.
         """
         return self._run(topics.set_policy(self._prefix, topic, changes))
 
@@ -286,16 +287,19 @@ class Admin(ObservingAdmin, Closing):
             admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000, "max_retries": 3}, priority=10)
 
         "*" stands for any text. A topic's own values win over those of patterns; among patterns that set the same
-        field, the highest `priority` wins (0 by default), then the longest pattern. With `cap`, the values are the
-        highest that these topics may have, their own included; the lowest cap holds. Keeps other fields of the pattern,
-        and its priority; the value `DEFAULT` removes a field. When the call returns, all topics have their new
-        policies; managers complete a call that was interrupted, and so does a repetition. Raises InvalidInput before
-        anything is written, also where a topic cannot have a value.
+        field, the highest `priority` wins (0 by default), then the one with the most characters besides "*". With
+        `cap`, the values are the highest that these topics may have, their own included; the lowest cap holds. Keeps
+        other fields of the pattern, and its priority; the value `DEFAULT` removes a field. When the call returns, all
+        topics have their new policies, except those in `failed`; managers complete a call that was interrupted, and so
+        does a repetition. Raises InvalidInput before anything is written, also where a topic cannot have a value.
         """
         return self._run(patterns.set_pattern(self._prefix, pattern, fields, priority=priority, cap=cap))
 
     def drop_pattern_policy(self, pattern: str, *, cap: bool = False) -> PatternChange | None:
-        """Removes the policy of a pattern, or its cap, from all topics. Returns None where there was none."""
+        """Removes the policy of a pattern, or its cap, from all topics. Returns None where there was none.
+
+        Raises InvalidInput before anything is written, where a topic cannot have what other patterns then give it.
+        """
         return self._run(patterns.drop_pattern(self._prefix, pattern, cap=cap))
 
     def explain_policy(self, topic: str) -> Explained:

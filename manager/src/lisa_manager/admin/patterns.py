@@ -8,7 +8,7 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.keys import PATTERNS, topics_key
 from lisa_common.model.pattern_policies import Origin, PatternPolicies, PatternPolicy, parse_patterns
 from lisa_common.protocol.call import Flow, command
-from lisa_common.protocol.registry import parse_topic, read_registry, store_patterns
+from lisa_common.protocol.registry import Topic, parse_topic, read_registry, store_patterns
 from lisa_common.validation import check_name
 from lisa_manager.admin.topics import DEFAULT
 from lisa_manager.pattern_policies import apply_patterns
@@ -25,7 +25,11 @@ class PatternChange:
     topics: frozenset[str]
     """Topics whose policies have changed."""
     failed: Mapping[str, LisaError]
-    """Topics that a manager has to complete, and why."""
+    """Topics that have not changed, and why.
+
+    InvalidInput says that the topic is damaged, or cannot have what patterns give; `set_policy` mends it. A manager
+    completes the others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +64,23 @@ def set_pattern(
         fields = {name: value for name, value in fields.items() if value is not DEFAULT}
         rank = priority if priority is not None else old.priority if old else 0
         new = PatternPolicy(pattern, fields, rank, cap)
-        changed = yield from _change(prefix, policies.replaced(old, new), stored, new)
+        changed = yield from _change(prefix, stored, policies, old, new)
         if changed is not None:
             return changed
 
 
 def drop_pattern(prefix: str, pattern: str, *, cap: bool) -> Flow[PatternChange | None]:
-    """Removes the policy of a pattern, or its cap. Returns None where there is none."""
+    """Removes the policy of a pattern, or its cap. Returns None where there is none.
+
+    Raises InvalidInput before anything is written, for a topic that cannot have what others then give it.
+    """
     while True:
         stored: bytes | None = yield command("HGET", topics_key(prefix), PATTERNS)
         policies = PatternPolicies.load(stored)
         old = policies.find(pattern, cap=cap)
         if old is None:
             return None
-        changed = yield from _change(prefix, policies.replaced(old, None), stored, None)
+        changed = yield from _change(prefix, stored, policies, old, None)
         if changed is not None:
             return changed
 
@@ -87,18 +94,29 @@ def explain(prefix: str, topic: str) -> Flow[Explained]:
 
 
 def _change(
-    prefix: str, policies: PatternPolicies, stored: bytes | None, new: PatternPolicy | None
+    prefix: str, stored: bytes | None, before: PatternPolicies, old: PatternPolicy | None, new: PatternPolicy | None
 ) -> Flow[PatternChange | None]:
     """Stores the policies and resolves all topics. Returns None where somebody else has changed them meanwhile."""
+    after = before.replaced(old, new)
     topics = yield from read_registry(prefix)
-    for topic in topics.values():
-        if new is not None and new.matcher.fits(topic.name):
-            try:
-                policies.resolve(topic.name, topic.policy.own_fields)
-            except InvalidInput as error:
-                raise InvalidInput(error.field, error.value, f"{error.expected}, for topic {topic.name}") from None
-    if not (yield store_patterns(prefix, stored, policies.dump())):
+    concerned = {name for name in topics for each in (old, new) if each is not None and each.matcher.fits(name)}
+    for name in concerned:
+        refusal = _refusal(after, topics[name])
+        # A topic that could not be resolved before must not prevent what others need.
+        if refusal is not None and _refusal(before, topics[name]) is None:
+            raise InvalidInput(refusal.field, refusal.value, f"{refusal.expected}, for topic {name}")
+    if not (yield store_patterns(prefix, stored, after.dump())):
         return None
     # Those that were declared since are resolved by the new policies.
     resolved = yield from apply_patterns(prefix, topics)
-    return PatternChange(new, resolved.changed, resolved.failed)
+    failed = {name: error for name, error in resolved.failed.items() if name in concerned | resolved.changed}
+    return PatternChange(new, resolved.changed, failed)
+
+
+def _refusal(policies: PatternPolicies, topic: Topic) -> InvalidInput | None:
+    """Returns why a topic cannot have what these policies give it."""
+    try:
+        policies.resolve(topic.name, topic.policy.own_fields)
+    except InvalidInput as error:
+        return error
+    return None

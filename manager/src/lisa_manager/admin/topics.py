@@ -28,14 +28,20 @@ def list_topics(prefix: str) -> Flow[list[Topic]]:
 def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Policy]:
     """Changes fields of a topic's policy, and keeps the others; declares a topic that does not exist.
 
-    Raises InvalidInput before anything is written. Replaces a damaged policy.
+    Raises InvalidInput before anything is written. Replaces a damaged policy: keeps its valid fields.
     """
     _check_settable(changes)
     check_name("topic", topic)
     while True:
         stored, patterns = yield command("HMGET", topics_key(prefix), topic, PATTERNS)
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
-        policy = parse_patterns(patterns).resolve(topic, _changed(known.policy, changes))
+        try:
+            policy = parse_patterns(patterns).resolve(topic, _changed(known.policy, changes))
+        except InvalidInput:
+            if stored is None or changes.keys() != {"paused"} or changes["paused"] is DEFAULT:
+                raise
+            # An emergency brake must work even where the topic cannot have what patterns give.
+            policy = _braked(known.policy, changes["paused"])
         if stored is not None and policy.shards != known.policy.shards:
             expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
@@ -78,6 +84,14 @@ def _changed(policy: Policy, changes: Mapping[str, Any]) -> dict[str, Any]:
     fields = policy.own_fields | dict(changes)
     own = {name: value for name, value in fields.items() if value is not DEFAULT}
     return Policy.of(own).model_dump(exclude_unset=True)
+
+
+def _braked(policy: Policy, paused: Any) -> Policy:
+    """The policy with a value of the topic's own for `paused`; the rest stays as it is."""
+    fields = policy.model_dump(exclude_unset=True) | {"paused": paused}
+    if policy.own is not None:
+        fields["own"]["paused"] = paused
+    return Policy.of(fields)
 
 
 def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:

@@ -50,8 +50,9 @@ def set_(
     """Sets fields of the policies of all topics that fit a pattern, those that exist and those that will.
 
     A topic's own values, by `topic set`, win over those of patterns; among patterns, the highest priority wins, then
-    the longest. With --cap, the values are the highest that these topics may have, their own included. Other fields of
-    the pattern stay as they are; the value `default` removes one. Managers complete a change that was interrupted.
+    the most characters besides *. With --cap, the values are the highest that these topics may have, their own
+    included. Other fields of the pattern stay as they are; the value `default` removes one. Managers complete a change
+    that was interrupted.
     """
     if not changes and priority is None:
         raise InvalidInput("policy", Described("nothing"), "at least one field to set, as in --ttl 60s")
@@ -79,7 +80,8 @@ def _print_change(pattern: str, changed: PatternChange, *, cap: bool, json: bool
         what = f"{shown_fields(policy.fields)}{' at most' if cap else ''}" if policy else "dropped"
         say(f"{pattern}: {what}; {count:,} topics changed, in force everywhere within {REFRESH_S:g} s")
     for topic, error in changed.failed.items():
-        say(f"not yet changed, which a manager will: {topic}: {shown(str(error))}", error=True)
+        told = "not changed" if isinstance(error, InvalidInput) else "not yet changed, which a manager will"
+        say(f"{told}: {topic}: {shown(str(error))}", error=True)
     if changed.failed:
         raise typer.Exit(EXIT_WRONG)
 
