@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from starlette.responses import Response
 
@@ -155,7 +154,9 @@ async def count(view: View, selection: Selection) -> _Findings:
 
 async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIterator[list[ListedMessage]]:
     ends = time.monotonic() + view.desk.wait_s * (1 - _LEFT)
-    as_of: datetime = selection.as_of or await view.soon(view.admin.server_time())
+    as_of = selection.as_of
+    if as_of is None:
+        as_of = await view.soon(view.admin.server_time())
     while True:
         try:
             page = await view.soon(_page(view, selection, _STEP, found.cursor))
