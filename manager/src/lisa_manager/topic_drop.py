@@ -152,8 +152,14 @@ def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str]) 
 
 def _drop_rest(keys: ShardKeys, limits: str, *, with_schedules: bool) -> Call[list[int]]:
     """Drops what came back into a shard of a topic with these limits, unless it holds messages."""
-    values = {"force": 0, "scheduled": int(with_schedules), "last": "", "limits": limits}
-    return script("drop", keys, decode=partial(numbers, count=3), **values)
+    return script(
+        *("drop", keys),
+        decode=partial(numbers, count=3),
+        force=0,
+        scheduled=int(with_schedules),
+        last="",
+        limits=limits,
+    )
 
 
 def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:

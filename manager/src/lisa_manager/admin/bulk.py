@@ -130,14 +130,15 @@ def dead_letters(
     shards = [Pages(keys, selector, newest_first=not oldest_first) for keys in layout.served]
     letters, direction = list[DeadLetter](), 1 if oldest_first else -1
     for pages in read_merged(shards):
-        if pages.edge is not None and len(letters) >= limit:
+        # One more than the limit tells that there is more.
+        if pages.edge is not None and len(letters) > limit:
             letters.sort(key=lambda letter: letter.died_ms * direction)
             if letters[limit - 1].died_ms * direction <= pages.edge * direction:
                 # What is left in any shard comes later.
                 break
         letters += yield from pages.next_page()
     letters.sort(key=lambda letter: letter.died_ms * direction)
-    return GarbageList(tuple(letters[:limit]), len(letters) > limit or not all(pages.done for pages in shards))
+    return GarbageList(tuple(letters[:limit]), len(letters) > limit)
 
 
 def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[int]:
