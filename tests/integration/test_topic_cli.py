@@ -70,6 +70,8 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         (["--visibility", "none"], "visibility must be numbers with units"),
         (["--colour", "2"], "No such option"),
         (["--shards", "0"], "policy field shards must be "),
+        (["--backoff-base", "2h"], "policy field backoff_base_ms must be at most backoff_cap_ms, 3600000; got 7200000"),
+        (["--backoff-cap", "500ms"], "policy field backoff_cap_ms must be at least backoff_base_ms, 1000; got 500"),
     ],
 )
 def test_bad_values_are_refused(
@@ -80,6 +82,15 @@ def test_bad_values_are_refused(
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert told in ran.err
     assert keys_left(client, prefix) == []
+
+
+def test_a_cap_of_a_pattern_goes_with_a_base_of_a_topic(commands: Commands) -> None:
+    """The values that hold are compared, and only if one of them is set."""
+    assert commands.manager("policy", "set", "orders*", "--backoff-cap", "3h").code == 0
+    assert commands.manager("topic", "create", "orders", "--backoff-base", "2h").code == 0
+    assert commands.manager("topic", "set", "orders", "--backoff-base", "3h").code == 0
+    ran = commands.manager("topic", "set", "orders", "--backoff-base", "4h")
+    assert (ran.code, "must be at most backoff_cap_ms, 10800000" in ran.err) == (2, True)
 
 
 def test_set_changes_what_exists_and_create_declares(

@@ -243,6 +243,27 @@ async def test_a_stuck_and_a_killed_worker_are_told(
     assert (state.status, state.status_since_ms) == (WorkerStatus.SILENT, old.seen_ms)
 
 
+async def test_a_list_of_a_name_that_is_misspelt(
+    redis_url: str, prefix: str, admin: AsyncAdmin, commands: Commands
+) -> None:
+    """An error with the near name; a topic or group that has no workers is none."""
+    for topic in ("mails", "orders"):
+        await admin.create_topic(topic)
+
+    async def listed(*words: str) -> tuple[int, str]:
+        ran = await asyncio.to_thread(commands.manager, "worker", "list", *words)
+        return ran.code, ran.err or ran.out
+
+    async with working(_named(redis_url, prefix, "worker-1")):
+        await wait_until_async(admin.workers)
+        assert await listed("--topic", "nosuch") == (2, "lisa-manager: there is no topic 'nosuch'\n")
+        assert (await listed("--topic", "oders"))[1].endswith("'oders'; did you mean 'orders'?\n")
+        assert await listed("--topic", "mails") == await listed("--group", "audit") == (0, "no workers\n")
+        told = "lisa-manager: group 'biling' has no workers; did you mean 'billing'?\n"
+        assert await listed("--group", "biling") == (2, told)
+        assert "did you mean 'billing'" in (await listed("--topic", "orders", "--group", "biling"))[1]
+
+
 @pytest.mark.parametrize("command", ["pause", "drain", "resume", "show"])
 async def test_a_worker_that_is_misspelt(redis_url: str, prefix: str, admin: AsyncAdmin, command: str) -> None:
     """Nothing is asked of any worker; the error has the near name."""

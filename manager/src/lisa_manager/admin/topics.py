@@ -36,6 +36,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
         stored, patterns = yield command("HMGET", topics_key(prefix), topic, PATTERNS)
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
         policy = parse_patterns(patterns).resolve(topic, _changed(known.policy, changes))
+        _check_backoff(policy, changes)
         if stored is not None and policy.shards != known.policy.shards:
             expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
@@ -55,7 +56,9 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     check_name("topic", topic)
     _check_settable(fields)
     policy = yield from _as_dropped(prefix, topic, Policy.of(_changed(DEFAULT_POLICY, fields)))
-    created = yield from declare_topic(prefix, topic, policy.own_fields)
+    patterns: bytes | None = yield command("HGET", topics_key(prefix), PATTERNS)
+    _check_backoff(parse_patterns(patterns).resolve(topic, policy.own_fields), fields)
+    created = yield from declare_topic(prefix, topic, policy.own_fields, patterns)
     yield from _renew(prefix, topic, created or policy)
     return created is not None
 
@@ -65,6 +68,17 @@ def _check_settable(fields: Mapping[str, Any]) -> None:
     for name in ("limits_revision", "own"):
         if name in fields:
             raise InvalidInput(f"policy field {name}", fields[name], "left to Lisa, which sets it")
+
+
+def _check_backoff(policy: Policy, changes: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for changes after which the cap is below the base. Stored policies may have such values."""
+    base, cap = policy.backoff_base_ms, policy.backoff_cap_ms
+    for name, value, expected in (
+        ("backoff_base_ms", base, f"at most backoff_cap_ms, {cap}"),
+        ("backoff_cap_ms", cap, f"at least backoff_base_ms, {base}"),
+    ):
+        if name in changes and base > cap:
+            raise InvalidInput(f"policy field {name}", value, expected)
 
 
 def _renew(prefix: str, topic: str, policy: Policy) -> Flow[None]:
