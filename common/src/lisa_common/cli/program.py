@@ -17,7 +17,6 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.escaping import shown
 from lisa_common.logs import event, is_json
 from lisa_common.start import EXIT_INTERRUPTED, quiet_imports
-from lisa_common.validation import expected_by
 
 __all__ = [
     "EXIT_FINE",
@@ -127,6 +126,9 @@ def _usage_line(error: Any) -> str:
     problems, param = getattr(error.__cause__, "errors", None), getattr(error, "param", None)
     if problems is None or param is None:
         return " ".join(error.format_message().split())
+    # Imports pydantic, which help and completion do without.
+    from lisa_common.validation import expected_by  # noqa: PLC0415
+
     problem = problems()[0]
     expected = expected_by(problem)
     if " is not one of " in expected:
