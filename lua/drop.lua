@@ -1,5 +1,5 @@
 -- Drops all keys of a shard, if it holds no messages or if `force` is set, and no schedules or if `scheduled` is set. With
--- `last`, only if nothing has become ready since the caller looked.
+-- `last`, only if nothing has become ready since the caller looked; with `limits`, only if the shard has these or none.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -20,6 +20,7 @@
 -- ARGV[1] force      flag    "1" to drop messages, too
 -- ARGV[2] scheduled  flag    "1" to drop schedules, too
 -- ARGV[3] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
+-- ARGV[4] limits     text    the limits of the dropped topic, empty for none; "*" for any
 -- returns  { 1 if it was dropped, number of messages that it held, number of schedules that it had }
 local function last_entry()
   local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
@@ -39,6 +40,9 @@ end
 
 local count, schedule_count = size(messages), size(schedules)
 local is_kept = count > 0 and not force or schedule_count > 0 and not scheduled
+if limits ~= '*' and (redis.call('HGET', door, 'limits') or limits) ~= limits then
+  is_kept = true
+end
 if is_kept or last ~= '' and last_entry() ~= last then
   return { 0, count, schedule_count }
 end

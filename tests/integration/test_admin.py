@@ -303,6 +303,8 @@ def test_a_filter_of_no_time_is_refused() -> None:
     """What died within an hour cannot have died longer ago."""
     with pytest.raises(InvalidInput, match="since must be longer than older_than, 3600; got 60"):
         GarbageFilter(since=60, older_than=3600)
+    with pytest.raises(InvalidInput, match="since must be longer than 0 s; got 0"):
+        GarbageFilter(since=0)
 
 
 async def test_topics_and_policies(admin: Any) -> None:

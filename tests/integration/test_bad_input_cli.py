@@ -44,6 +44,32 @@ def _fails(commands: Commands, program: str, words: tuple[str, ...], **env: str)
     return ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("acl", "nosuch"), "role must be one of producer, consumer, manager, reader, gateway; got 'nosuch'"),
+        (("list", "orders", "waiting", "--limit", "0"), "limit must be at least 1; got '0'"),
+        (("garbage", "list", "orders", "--limit", "x"), "limit must be a valid integer; got 'x'"),
+        (("status", "--watch", "soon"), "watch must be a valid number; got 'soon'"),
+    ],
+)
+def test_wrong_values_of_options(commands: Commands, words: tuple[str, ...], told: str) -> None:
+    """As all errors about a value."""
+    assert _fails(commands, "lisa-manager", words) == f"lisa-manager: {told}\n"
+
+
+def test_help_shows_what_a_value_is(commands: Commands) -> None:
+    """Roles once; empty defaults not at all."""
+    text = " ".join(commands.manager("acl", "--help").out.split())
+    assert text.count("producer") == 1
+    assert "default {}" not in text
+    text = " ".join(commands.gateway("run", "--help").out.split())
+    assert "default ()" not in text
+    assert "--redis-url URL" in text
+    assert "--receipt-key TEXT" in text
+    assert "--role ROLE What it allows: send, consume" in " ".join(commands.gateway("token", "--help").out.split())
+
+
 @each_command
 def test_unreachable_server(commands: Commands, program: str, words: tuple[str, ...]) -> None:
     """The error comes at once, or after the given patience, without the password."""

@@ -9,7 +9,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.protocol.call import command
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import AsyncAdmin, GarbageFilter, State
-from lisa_producer import AsyncProducer
+from lisa_producer import AsyncProducer, Message
 from support.commands import Commands
 from support.queue import Queue
 
@@ -108,6 +108,31 @@ def test_a_summary_says_where_it_stopped(commands: Commands) -> None:
     assert "The bank: TIMEOUT" in ran.out
     assert "no money" not in ran.out
     assert ran.err == "looked at the latest 2 of 5 dead letters; --limit is 2\n"
+    assert commands.manager("garbage", "summary", "orders", "--limit", "5").err == ""
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_list_says_whether_there_is_more(
+    *, admin: AsyncAdmin, sender: AsyncProducer, redis_url: str, prefix: str, shards: int
+) -> None:
+    """Also where it shows as many as it may, and none is left in later pages."""
+    await admin.create_topic("orders", shards=shards)
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer(["orders"], "billing", settings=settings) as consumer:
+        await consumer.read()
+        for count, error in ((3_100, "old"), (3, "disk full")):
+            await sender.send_many("orders", [Message(body="x") for _ in range(count)])
+            left = count
+            while left:
+                deliveries = await consumer.read(limit=500, wait=5)
+                await consumer.reject(*deliveries, error=error)
+                left -= len(deliveries)
+    for limit, more in ((2, True), (3, False), (4, False)):
+        found = await admin.garbage("orders", GarbageFilter(error="disk full"), limit=limit)
+        assert (len(found.letters), found.more) == (min(3, limit), more)
+    for limit, more in ((3_102, True), (3_103, False)):
+        found = await admin.garbage("orders", limit=limit, oldest_first=True)
+        assert (len(found.letters), found.more) == (limit, more)
 
 
 async def test_all_shards_are_read_by_time(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, QueueFull
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.limits import limits_of
@@ -18,10 +19,12 @@ from lisa_common.model.sharding import Layout
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Worker
 from lisa_consumer.worker.settler import Settler
 from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager.topic_drop import drop_topic
 from lisa_producer import AsyncProducer, Message, PartialSend, Producer, ProducerSettings
 from support import keys_left, wait_until_async
 from support.commands import Commands
 from support.running import Handled, hang, managed, new_worker, working
+from support.stepping import Stepped
 
 _FEW_LIMITED = 40
 """Eight handlers run at once, and each read that is under way as the first one is limited may bring eight more."""
@@ -439,6 +442,31 @@ def test_a_drop_leaves_no_door(admin: Admin, client: redis.Redis, prefix: str) -
     admin.drop_topic("orders")
     assert not client.exists(ShardKeys(prefix, "orders").of("door"))
     assert "door" not in "".join(keys_left(client, prefix))
+
+
+@pytest.mark.parametrize("before", [{}, {"paused": True}])
+def test_a_topic_that_is_declared_anew_during_a_drop_has_its_limits(
+    *, admin: Admin, redis_url: str, client: redis.Redis, prefix: str, before: dict[str, Any]
+) -> None:
+    """Between whichever steps of the drop that is."""
+    (keys,) = Layout(prefix, "orders", Policy()).served
+    anew, steps = 0, 0
+    with Connection(redis_url, name="test") as connection:
+        while True:
+            admin.create_topic("orders", **before)
+            drop = Stepped(connection, drop_topic(prefix, "orders", force=True))
+            if not all(drop.step() for _ in range(steps)):
+                break
+            created = admin.create_topic("orders", paused=True, rate="5/s")
+            assert drop.finish().done
+            if created:
+                anew += 1
+                limits = limits_of(Layout(prefix, "orders", admin.policy("orders")), keys)
+                assert (client.hget(keys.of("door"), "limits") or b"").decode() == limits
+                admin.drop_topic("orders", force=True)
+            assert "door" not in "".join(keys_left(client, prefix))
+            steps += 1
+    assert anew >= 2
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ async def test_a_drain_from_afar(redis_url: str, prefix: str, admin: AsyncAdmin,
     async with working(_named(redis_url, prefix, "billing-1")):
         await wait_until_async(admin.workers)
         assert (await admin.worker("billing-1")).wish is None
+        assert await admin.resume_worker("billing-1") is False
 
 
 @pytest.mark.parametrize("name", ["billing-1", None])
@@ -145,6 +146,43 @@ async def test_a_pause_is_for_successors_of_the_same_name(
         assert not third.is_paused
         await admin.pause_worker(third.name)
     assert len(client.hgetall(wishes_key(prefix))) == 1
+
+
+@pytest.mark.parametrize("order", ["pause, drain", "drain, pause"])
+async def test_a_drain_ends_no_pause(
+    *, redis_url: str, prefix: str, admin: AsyncAdmin, client: redis.Redis, order: str
+) -> None:
+    """The worker ends, in whatever order both are asked; its successor starts paused, until it is resumed."""
+    asks = {"pause": admin.pause_worker, "drain": admin.drain_worker}
+    worker = _named(redis_url, prefix, "billing-1")
+    serving = asyncio.create_task(worker.serve())
+    await wait_until_async(admin.workers)
+    wishes = [(await asks[each]("billing-1")).wish for each in order.split(", ")]
+    assert wishes[-1] == "drain"
+    async with asyncio.timeout(10):
+        await serving
+    async with working(second := _named(redis_url, prefix, "billing-1")):
+        await wait_until_async(admin.workers)
+        assert second.is_paused
+        assert (await _status_is(admin, "billing-1", WorkerStatus.PAUSED)).wish == "pause"
+        assert await admin.resume_worker("billing-1")
+        await _status_is(admin, "billing-1", WorkerStatus.RUNNING)
+        assert not await admin.resume_worker("billing-1")
+        await admin.pause_worker("billing-1")
+    assert client.hgetall(wishes_key(prefix)) == {b"billing/billing-1": b"pause"}
+
+
+async def test_a_worker_with_a_generated_name_is_paused_and_drained(
+    redis_url: str, prefix: str, admin: AsyncAdmin
+) -> None:
+    """It ends, also if the pause is asked after the drain."""
+    worker = _named(redis_url, prefix, None)
+    serving = asyncio.create_task(worker.serve())
+    await wait_until_async(admin.workers)
+    await admin.drain_worker(worker.name)
+    assert (await admin.pause_worker(worker.name)).wish == "drain"
+    async with asyncio.timeout(10):
+        await serving
 
 
 async def test_outdated_wishes_go(redis_url: str, prefix: str, admin: AsyncAdmin, client: redis.Redis) -> None:
@@ -203,6 +241,27 @@ async def test_a_stuck_and_a_killed_worker_are_told(
     client.hset(workers_key(prefix), "billing/other", old.model_dump_json())
     [state] = await admin.workers()
     assert (state.status, state.status_since_ms) == (WorkerStatus.SILENT, old.seen_ms)
+
+
+async def test_a_list_of_a_name_that_is_misspelt(
+    redis_url: str, prefix: str, admin: AsyncAdmin, commands: Commands
+) -> None:
+    """An error with the near name; a topic or group that has no workers is none."""
+    for topic in ("mails", "orders"):
+        await admin.create_topic(topic)
+
+    async def listed(*words: str) -> tuple[int, str]:
+        ran = await asyncio.to_thread(commands.manager, "worker", "list", *words)
+        return ran.code, ran.err or ran.out
+
+    async with working(_named(redis_url, prefix, "worker-1")):
+        await wait_until_async(admin.workers)
+        assert await listed("--topic", "nosuch") == (2, "lisa-manager: there is no topic 'nosuch'\n")
+        assert (await listed("--topic", "oders"))[1].endswith("'oders'; did you mean 'orders'?\n")
+        assert await listed("--topic", "mails") == await listed("--group", "audit") == (0, "no workers\n")
+        told = "lisa-manager: group 'biling' has no workers; did you mean 'billing'?\n"
+        assert await listed("--group", "biling") == (2, told)
+        assert "did you mean 'billing'" in (await listed("--topic", "orders", "--group", "biling"))[1]
 
 
 @pytest.mark.parametrize("command", ["pause", "drain", "resume", "show"])

@@ -150,6 +150,22 @@ def test_the_status_says_what_waits(engine: Engine, commands: Commands) -> None:
         assert "secret" not in ran.err
 
 
+def test_a_database_that_is_misspelt_is_not_made(commands: Commands, tmp_path: Path) -> None:
+    """One line."""
+    for words in (("status",), ("check",), ("run",)):
+        ran = commands.producer("outbox", *words, "--database", f"sqlite:///{tmp_path}/typo.db")
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert ran.err.startswith("lisa-producer: database must be a file that exists; got 'sqlite:///")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_driver_says_is_one_line(commands: Commands) -> None:
+    """Without its line breaks and tabs."""
+    ran = commands.producer("outbox", "status", "--database", "postgresql+psycopg://nobody@127.0.0.1:1/none")
+    assert (ran.code, ran.err.count("\n"), "\\t" in ran.err) == (2, 1, False)
+    assert "Is the server running" in ran.err
+
+
 def test_a_relay_ends_at_a_signal(redis_url: str, started: Callable[..., Process]) -> None:
     """With 0, also while its database is away."""
     relay = started(create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing"), redis_url)

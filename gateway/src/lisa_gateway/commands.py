@@ -43,7 +43,12 @@ def openapi(*, settings: GatewaySettings) -> None:
 def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")],
     *,
-    role: Annotated[list[Role], typer.Option(help="What it allows; repeat the option for more.", show_default=False)],
+    role: Annotated[
+        list[Role],
+        typer.Option(
+            metavar="ROLE", help=f"What it allows: {', '.join(Role)}; repeat the option for more.", show_default=False
+        ),
+    ],
     topic: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="For which topics, as in 'orders*'; by default all.")
     ] = None,

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import managers_key, text_of
-from lisa_common.protocol.call import command
+from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import pairs
 from lisa_manager.server_checks import SECTIONS, read_info
 
-__all__ = ["ManagerSign", "NodeFacts", "ServerFacts", "read_facts"]
+__all__ = ["ManagerSign", "NodeFacts", "ServerFacts", "read_facts", "read_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,12 @@ async def read_facts(connection: AsyncConnection, prefix: str) -> ServerFacts:
     signs = pairs(await connection.call(command("ZRANGE", managers_key(prefix), 0, -1, "WITHSCORES")))
     managers = tuple(ManagerSign(text_of(name), int(float(seen))) for name, seen in signs)
     return ServerFacts(tuple(nodes), managers, now)
+
+
+def read_time() -> Flow[datetime]:
+    """Returns the server's clock, in whole ms."""
+    now: int = yield server_time()
+    return datetime.fromtimestamp(now / 1000, UTC)
 
 
 def _facts(name: str, info: Mapping[str, str]) -> NodeFacts:

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
-from lisa_common.model.keys import ShardKeys, history_key, idle_key
+from lisa_common.model.keys import ShardKeys, history_key, idle_key, topics_key
+from lisa_common.model.limits import limits_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
@@ -70,7 +71,12 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
             yield command("UNLINK", history_key(prefix, topic))
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
             # A manager that was moving the schedules may have brought them back.
-            yield [_drop_shard(keys, force=force, last=last, again=True) for keys in layout.served]
+            # By its limits, a topic that was declared anew meanwhile is told from the one that was dropped.
+            if (yield command("HGET", topics_key(prefix), topic)) is None:
+                yield [
+                    _drop_rest(keys, limits_of(layout, keys), with_schedules=force and not last)
+                    for keys in layout.served
+                ]
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages, schedules=gone.schedules)
@@ -133,13 +139,26 @@ def _former(layout: Layout) -> list[ShardKeys]:
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str], again: bool = False) -> Call[list[int]]:
+def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str]) -> Call[list[int]]:
     return script(
         *("drop", keys),
         decode=partial(numbers, count=3),
-        force=int(force and not again),
+        force=int(force),
         scheduled=int(force and not last),
-        last="" if again else last.get(keys, ""),
+        last=last.get(keys, ""),
+        limits="*",
+    )
+
+
+def _drop_rest(keys: ShardKeys, limits: str, *, with_schedules: bool) -> Call[list[int]]:
+    """Drops what came back into a shard of a topic with these limits, unless it holds messages."""
+    return script(
+        *("drop", keys),
+        decode=partial(numbers, count=3),
+        force=0,
+        scheduled=int(with_schedules),
+        last="",
+        limits=limits,
     )
 
 

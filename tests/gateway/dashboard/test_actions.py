@@ -1,9 +1,12 @@
 """Actions by forms alone: what they do, what they ask before, and what Activity says of them."""
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from lisa_consumer import Consumer, ConsumerSettings
-from lisa_manager import Admin, Operation
+from lisa_gateway.dashboard.selection import Selection
+from lisa_manager import Admin, Operation, new_operation_id
 from lisa_producer import Message, Producer
 from support.gateways import Gateways
 from support.pages import Browser, Page
@@ -115,6 +118,52 @@ def test_all_that_match_are_named_and_replayed(
     page = browser.get("activity")
     assert "replay all" in page.text
     assert "header=n%3D1" in page.text
+
+
+def test_what_comes_after_the_number_was_shown_stays(
+    browser: Browser, producer: Producer, admin: Admin, topic: str, kill: Kill
+) -> None:
+    """Whatever the filter is; so it does where the operation is resumed later."""
+
+    def work(what: str, count: int, **where: str) -> None:
+        page = browser.get("confirm", what=what, topic=topic, **where)
+        assert f"{count} {where['state']} message" in page.text
+        more()
+        browser.send(page, page.form("do-bulk"))
+        wait_until(lambda: _ended(admin, topic) == "done", 30)
+        assert _last(admin, topic) == ("anybody", f"{what} all", count)
+
+    def more() -> None:
+        producer.send(topic, "x", id=f"late-{time.monotonic_ns()}")
+        kill(topic, 1)
+        producer.send(topic, "x", delay=3_600)
+
+    for count, where in ((1, {}), (1, {"since": "1h"}), (1, {"body": "x"})):
+        producer.send(topic, "x", id="dead")
+        kill(topic, 1)
+        work("purge", count, state="garbage", **where)
+        assert admin.count_garbage(topic) == 1
+        admin.purge_all(topic)
+    work("cancel", 3, state="waiting")
+    work("cancel", 1, state="waiting", body="x")
+    assert admin.sizes(topic)[0].waiting == 1
+    # An operation that was interrupted, as it is stored.
+    where = Selection.of(topic, {"state": "waiting"}, sees_bodies=True)
+    stopped = Operation(
+        new_operation_id(),
+        "anybody",
+        "cancel",
+        topic,
+        replace(where, as_of=admin.server_time()).text,
+        1,
+        status="stopped",
+    )
+    admin.save_operation(stopped)
+    more()
+    page = browser.get("activity")
+    browser.send(page, next(form for form in page.forms if form.fields.get("operation") == stopped.id))
+    wait_until(lambda: _last(admin, topic)[1:] == ("cancel all", 1), 30)
+    assert admin.sizes(topic)[0].waiting == 1
 
 
 def test_waiting_messages_are_cancelled_moved_and_made_due(

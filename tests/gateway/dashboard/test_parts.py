@@ -102,6 +102,7 @@ def test_charts_from_samples() -> None:
 def test_selections_are_queries_and_back() -> None:
     """So that an operation can be started again with what is stored of it."""
     fields = {"state": "garbage", "header": "a=b&c", "group": "g", "junk": "x", "age": "1h"}
+    fields["as_of"] = "2026-01-31T12:00:00.123000+00:00"
     selection = Selection.of("t", fields, sees_bodies=True)
     stored = read_fields(selection.text.encode(), 200)
     assert Selection.of("t", stored, sees_bodies=True) == selection

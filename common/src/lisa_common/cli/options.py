@@ -134,8 +134,9 @@ def _marks(field: FieldInfo) -> Iterator[Any]:
 
 
 def _metavar(field: FieldInfo) -> str:
-    kinds = {SecretStr: "URL", int: "NUMBER", float: "NUMBER"}
-    return kinds.get(field.annotation, "TEXT") if isinstance(field.annotation, type) else "TEXT"
+    if field.annotation in {int, float}:
+        return "NUMBER"
+    return "URL" if (field.description or "").endswith("URL") else "TEXT"
 
 
 def _default(field: FieldInfo, other: Any = None) -> str:
@@ -143,6 +144,8 @@ def _default(field: FieldInfo, other: Any = None) -> str:
     if field.is_required() or default is None:
         return ""
     default = default.get_secret_value() if isinstance(default, SecretStr) else default
+    if default in ("", (), {}):
+        return ""
     # Defaults are documented, so they are no secrets.
     return f"; default {default}"
 

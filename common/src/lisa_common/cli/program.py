@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.escaping import shown
 from lisa_common.logs import event, is_json
 from lisa_common.start import EXIT_INTERRUPTED, quiet_imports
@@ -105,7 +105,7 @@ class _Program(_Group):
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()  # type: ignore[attr-defined]
                 return EXIT_NOT_DONE
-            lines = [" ".join(error.format_message().split())]  # type: ignore[attr-defined]
+            lines = [_usage_line(error)]
         else:
             return code if isinstance(code, int) else EXIT_FINE
         self._print_error(*lines)
@@ -119,6 +119,22 @@ class _Program(_Group):
         with suppress(OSError):
             for line in lines:
                 print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
+
+
+def _usage_line(error: Any) -> str:
+    """The text of a usage error; where typer quotes pydantic, as Lisa's errors are written."""
+    problems, param = getattr(error.__cause__, "errors", None), getattr(error, "param", None)
+    if problems is None or param is None:
+        return " ".join(error.format_message().split())
+    # Imports pydantic, which help and completion do without.
+    from lisa_common.validation import expected_by  # noqa: PLC0415
+
+    problem = problems()[0]
+    expected = expected_by(problem)
+    if " is not one of " in expected:
+        # Typer's text of a value that is none of an enum.
+        expected = f"one of {expected.partition(' is not one of ')[2]}".replace("'", "").rstrip(".")
+    return str(InvalidInput(param.name.rstrip("_"), problem["input"], expected))
 
 
 class Command(TyperCommand):

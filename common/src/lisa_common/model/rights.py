@@ -114,7 +114,7 @@ ROLES = {
         channel="publish",
         registry="hmget",
         workers="hdel hset",
-        wishes="hget",
+        wishes="hmget",
         managers="zcard",
         on={
             "waiting": "zadd zcount zrem zscore",

@@ -1,9 +1,11 @@
 """Calls and flows of the hashes of workers: what these say of themselves, and what operators want of them.
 
-Workers only read the wishes, so that none can stop others. The wish for a worker with a generated name, and that for a
-drain, name the moment when the worker began: they are not for its successor.
+Workers only read the wishes, so that none can stop others. Each wish has a field of its own, so that none replaces
+another: `group/name` for a pause that holds for successors of the name too, and `group/name wish began` for a drain, or
+the pause of a generated name, which are for the worker that began at that time.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.model.keys import bytes_of, split_copy, text_of, wishes_key, workers_key
@@ -12,7 +14,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import pairs
 
-__all__ = ["drop_wish", "forget_silent", "leave", "list_wished", "list_workers", "read_wish", "register", "wish_for"]
+__all__ = ["end_pause", "forget_silent", "leave", "list_paused", "list_workers", "read_wish", "register", "wish_for"]
 
 _SILENT_MS = 15_000
 """Three times the interval at which workers say that they live."""
@@ -33,11 +35,8 @@ def leave(prefix: str, group: str, name: str) -> Call[int]:
 
 def read_wish(prefix: str, group: str, name: str, began_ms: int) -> Call[Wish | None]:
     """Returns what an operator wants of a worker that began at that time."""
-
-    def decode(reply: bytes | None) -> Wish | None:
-        return None if reply is None else _wish_of(text_of(reply), began_ms)
-
-    return command("HGET", wishes_key(prefix), bytes_of(worker_field(group, name)), decode=decode)
+    fields = _fields(worker_field(group, name), began_ms)
+    return command("HMGET", wishes_key(prefix), *fields, decode=_first)
 
 
 def list_workers(prefix: str) -> Flow[list[WorkerState]]:
@@ -47,7 +46,7 @@ def list_workers(prefix: str) -> Flow[list[WorkerState]]:
     wishes = dict(pairs((yield command("HGETALL", wishes_key(prefix)))))
     found = []
     for state in sorted(states, key=lambda state: (state.group, state.name)):
-        wish = _wish_of(text_of(wishes.get(bytes_of(_field(state)), b"")), state.began_ms)
+        wish = _first([wishes.get(field) for field in _fields(_field(state), state.began_ms)])
         changes: dict[str, Any] = {"wish": wish, "read_ms": now}
         if now - state.seen_ms > _SILENT_MS:
             changes |= {"status": WorkerStatus.SILENT, "status_since_ms": state.seen_ms}
@@ -56,21 +55,22 @@ def list_workers(prefix: str) -> Flow[list[WorkerState]]:
 
 
 def wish_for(prefix: str, state: WorkerState, wish: Wish) -> Flow[None]:
-    """Stores what an operator wants of a worker; replaces what was wanted before."""
+    """Stores what an operator wants of a worker, beside what is wanted of it already."""
     yield from _drop_outdated(prefix)
     lasts = wish is Wish.PAUSE and state.has_chosen_name
-    yield command("HSET", wishes_key(prefix), _field(state), wish.value if lasts else f"{wish} {state.began_ms}")
+    field = bytes_of(_field(state)) if lasts else _field_of_run(_field(state), wish, state.began_ms)
+    yield command("HSET", wishes_key(prefix), field, wish.value)
 
 
-def list_wished(prefix: str) -> Flow[list[tuple[str, str]]]:
-    """Returns group and name of each worker of which operators want something, whether or not it lives."""
-    wishes = pairs((yield command("HGETALL", wishes_key(prefix))))
-    return [split_copy(text_of(name)) for name, _ in wishes]
+def list_paused(prefix: str) -> Flow[list[tuple[str, str]]]:
+    """Returns group and name of each worker that operators have paused, whether or not it lives."""
+    return [split_copy(worker) for worker in (yield from _read_pauses(prefix))]
 
 
-def drop_wish(prefix: str, group: str, name: str) -> Flow[bool]:
-    """Takes back what an operator wanted of a worker, whether or not it lives. Returns whether there was anything."""
-    return bool((yield command("HDEL", wishes_key(prefix), bytes_of(worker_field(group, name)))))
+def end_pause(prefix: str, group: str, name: str) -> Flow[bool]:
+    """Ends the pause of a worker, whether or not it lives. Returns whether there was one."""
+    fields = (yield from _read_pauses(prefix)).get(worker_field(group, name))
+    return bool(fields and (yield command("HDEL", wishes_key(prefix), *fields)))
 
 
 def forget_silent(prefix: str) -> Flow[None]:
@@ -82,12 +82,20 @@ def forget_silent(prefix: str) -> Flow[None]:
 
 def _drop_outdated(prefix: str) -> Flow[None]:
     """Removes wishes for workers that have ended, and whose successors they do not concern."""
-    states = yield from _read(prefix)
+    states = (yield from _read(prefix)).values()
+    current = {field for state in states for field in _fields(_field(state), state.began_ms)}
     wishes = pairs((yield command("HGETALL", wishes_key(prefix))))
-    began = {name: state.began_ms for name, state in states.items()}
-    outdated = [name for name, text in wishes if b" " in text and _wish_of(text_of(text), began.get(name, -1)) is None]
-    if outdated:
+    if outdated := [field for field, _ in wishes if b" " in field and field not in current]:
         yield command("HDEL", wishes_key(prefix), *outdated)
+
+
+def _read_pauses(prefix: str) -> Flow[dict[str, list[bytes]]]:
+    """The fields of pauses by worker."""
+    pauses: dict[str, list[bytes]] = {}
+    for field, wish in pairs((yield command("HGETALL", wishes_key(prefix)))):
+        if wish == bytes_of(Wish.PAUSE):
+            pauses.setdefault(text_of(field).split(" ")[0], []).append(field)
+    return pauses
 
 
 def _read(prefix: str) -> Flow[dict[bytes, WorkerState]]:
@@ -97,11 +105,19 @@ def _read(prefix: str) -> Flow[dict[bytes, WorkerState]]:
     return {name: state for name, state in known if state is not None and bytes_of(_field(state)) == name}
 
 
-def _wish_of(text: str, began_ms: int) -> Wish | None:
-    word, _, began = text.partition(" ")
-    if word not in set(Wish) or began not in {"", str(began_ms)}:
-        return None
-    return Wish(word)
+def _fields(worker: str, began_ms: int) -> list[bytes]:
+    """The fields that concern a worker that began at that time; a drain goes before a pause."""
+    return [*(_field_of_run(worker, wish, began_ms) for wish in (Wish.DRAIN, Wish.PAUSE)), bytes_of(worker)]
+
+
+def _field_of_run(worker: str, wish: Wish, began_ms: int) -> bytes:
+    return bytes_of(f"{worker} {wish} {began_ms}")
+
+
+def _first(wishes: Sequence[bytes | None]) -> Wish | None:
+    """The first wish that is there."""
+    known = {bytes_of(wish): wish for wish in Wish}
+    return next((known[wish] for wish in wishes if wish in known), None)
 
 
 def _field(state: WorkerState) -> str:

@@ -55,9 +55,12 @@ class BulkRunner:
 
     async def start(self, who: str, what: str, selection: Selection, total: int) -> str:
         """Begins an operation. Returns its id. Raises LisaError if it cannot be stored."""
+        as_of = selection.as_of or await self._gateway.admin.server_time()
+        # Stored with the rest, so that what is resumed later means the same messages.
+        selection = replace(selection, as_of=as_of)
         operation = Operation(new_operation_id(), who, what, selection.topic, selection.text, total)
         await self._gateway.admin.save_operation(operation)
-        task = asyncio.create_task(_Run(self._gateway.admin, operation, selection).run(self._slots))
+        task = asyncio.create_task(_Run(self._gateway.admin, operation, selection, as_of).run(self._slots))
         self._tasks[operation.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(operation.id, None))
         return operation.id
@@ -72,10 +75,11 @@ class BulkRunner:
 class _Run:
     """One operation."""
 
-    def __init__(self, admin: AsyncAdmin, operation: Operation, selection: Selection) -> None:
+    def __init__(self, admin: AsyncAdmin, operation: Operation, selection: Selection, as_of: datetime) -> None:
         self._admin = admin
         self._operation = operation
         self._selection = selection
+        self._as_of = as_of
         self._stopping = False
 
     async def run(self, slots: asyncio.Semaphore) -> None:
@@ -122,13 +126,12 @@ class _Run:
         what, selection = self._operation.what, self._selection
         if what in ("replay", "purge") and not selection.needs_look:
             return await self._work_on_garbage(what)
-        now = (await self._admin.server_facts()).now_ms
         cursor: str | None = None
         while not self._stopping:
             page = await self._admin.messages(
                 selection.topic, selection.state, group=selection.group, limit=_PAGE, cursor=cursor
             )
-            chosen = [m for m in page.messages if selection.matches(m, now) and not self._is_new(m, now)]
+            chosen = [m for m in page.messages if selection.matches(m, self._as_of) and not self._is_moved(m)]
             done, failed = await self._change(what, chosen) if chosen else (0, 0)
             of = self._operation
             self._operation = replace(
@@ -140,10 +143,8 @@ class _Run:
             await asyncio.sleep(_PAUSE_S)
         return False
 
-    def _is_new(self, message: ListedMessage, now: int) -> bool:
-        """Whether it came here after the beginning, perhaps by this very operation. Otherwise it might never end."""
-        if message.state == "garbage":
-            return message.at_ms > now
+    def _is_moved(self, message: ListedMessage) -> bool:
+        """Whether this very operation has moved it, perhaps to a later page. Otherwise it might never end."""
         target = self._selection.target_ms
         return target is not None and message.at_ms == target
 

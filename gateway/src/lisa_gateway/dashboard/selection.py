@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput
-from lisa_common.validation import check_name
+from lisa_common.validation import check_name, moment_ms
 from lisa_manager import REASONS, Failure, GarbageFilter, ListedMessage, State
 
 __all__ = ["STATES", "Selection", "read_due", "without_contents"]
@@ -31,6 +31,8 @@ class Selection:
     state: State
     given: dict[str, str] = field(default_factory=dict)
     """The filters as they were typed, by name."""
+    as_of: datetime | None = None
+    """The moment that ages count from, and before which messages came; None for the time when it is used."""
 
     @classmethod
     def of(cls, topic: str, fields: dict[str, str], *, sees_bodies: bool) -> Self:
@@ -47,7 +49,8 @@ class Selection:
         if not sees_bodies and (hidden := given.keys() & _CONTENTS):
             name = min(hidden)
             raise InvalidInput(name, given[name], "absent, as you may not see headers and bodies, which errors quote")
-        return cls(topic, State(state), given)
+        as_of = read_moment("as_of", fields["as_of"]) if fields.get("as_of") else None
+        return cls(topic, State(state), given, as_of)
 
     def check(self) -> Self:
         """Returns the selection. Raises InvalidInput for a filter that no message can match."""
@@ -77,7 +80,8 @@ class Selection:
     @property
     def text(self) -> str:
         """As a query."""
-        return urlencode({"state": self.state.value, **self.given}, errors="surrogateescape")
+        as_of = {"as_of": self.as_of.isoformat()} if self.as_of else {}
+        return urlencode({"state": self.state.value, **self.given, **as_of}, errors="surrogateescape")
 
     @property
     def is_filtered(self) -> bool:
@@ -100,7 +104,11 @@ class Selection:
         given = self.given
         age, since = (read_duration(name, given[name]) if name in given else None for name in ("age", "since"))
         return GarbageFilter(
-            self.group, given.get("reason"), age, error=given.get("error"), since=since, release=given.get("release")
+            *(self.group, given.get("reason"), age),
+            error=given.get("error"),
+            since=since,
+            release=given.get("release"),
+            as_of=self.as_of,
         )
 
     @property
@@ -113,10 +121,11 @@ class Selection:
         """The same in ms since 1970."""
         return round(self.target.timestamp() * 1000) if self.target else None
 
-    def matches(self, message: ListedMessage, now_ms: int) -> bool:
-        """Whether a message of this state, and group, is selected."""
-        given, record, age_ms = self.given, message.record, now_ms - message.at_ms
-        if "age" in given and abs(age_ms) < read_duration("age", given["age"]) * 1000:
+    def matches(self, message: ListedMessage, as_of: datetime) -> bool:
+        """Whether a message of this state, and group, is selected, and came into its state before `as_of`."""
+        as_of_ms = moment_ms("as_of", as_of)
+        given, record, age_ms = self.given, message.record, as_of_ms - message.at_ms
+        if _came_ms(message) >= as_of_ms or abs(age_ms) < read_duration("age", given.get("age", "0")) * 1000:
             return False
         if "since" in given and age_ms > read_duration("since", given["since"]) * 1000:
             return False
@@ -139,6 +148,14 @@ class Selection:
                 ("release", failure.release if failure else ""),
             )
         )
+
+
+def _came_ms(message: ListedMessage) -> int:
+    """The latest time that is known to be before a message came into its state."""
+    sent_ms = message.record.sent_ms if message.record else 0
+    if message.state in {State.GARBAGE, State.READY}:
+        return max(sent_ms, message.at_ms)
+    return max(sent_ms, message.failure.at_ms if message.failure else 0)
 
 
 def read_due(field: str, text: str) -> float | datetime:

@@ -58,7 +58,7 @@ from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine, judge_roles, read_version
-from lisa_manager.server_facts import ServerFacts, read_facts
+from lisa_manager.server_facts import ServerFacts, read_facts, read_time
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["AsyncAdmin"]
@@ -343,6 +343,10 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
     async def missing_manager(self) -> str:
         """See `Admin.missing_manager`."""
         return await self._run(find_absence(self._prefix))
+
+    async def server_time(self) -> datetime:
+        """See `Admin.server_time`."""
+        return await self._run(read_time())
 
     async def server_facts(self) -> ServerFacts:
         """See `Admin.server_facts`."""

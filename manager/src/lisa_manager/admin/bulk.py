@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 
 from lisa_common.errors import InvalidInput
@@ -10,7 +11,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
-from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms
+from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms, moment_ms
 from lisa_manager.admin import garbage
 from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Selector, read_merged
 from lisa_manager.admin.queries import require_topic
@@ -57,6 +58,8 @@ class GarbageFilter:
     """Only copies that died within the last so many seconds, or a timedelta; it has to exceed `older_than`."""
     release: str | None = None
     """Only copies that a handler of this release failed; "" for those of an unknown one."""
+    as_of: datetime | None = None
+    """Only copies that died before this moment, from which the ages count; None for the time of the call."""
 
     def __post_init__(self) -> None:
         if self.group:
@@ -65,7 +68,10 @@ class GarbageFilter:
             raise InvalidInput("reason", self.reason, f"one of {', '.join(REASONS)}")
         older_ms = 0 if self.older_than is None else duration_ms("older_than", self.older_than)
         if self.since is not None and duration_ms("since", self.since) <= older_ms:
-            raise InvalidInput("since", self.since, f"longer than older_than, {self.older_than}")
+            longer = "longer than 0 s" if self.older_than is None else f"longer than older_than, {self.older_than}"
+            raise InvalidInput("since", self.since, longer)
+        if self.as_of is not None:
+            moment_ms("as_of", self.as_of)
         for name, text in (("error", self.error), ("release", self.release)):
             if text is not None and not isinstance(text, str):
                 raise InvalidInput(name, text, "text")
@@ -104,10 +110,12 @@ def selector_of(where: GarbageFilter) -> Flow[Selector]:
     if not isinstance(where, GarbageFilter):
         raise InvalidInput("where", where, "a GarbageFilter")
     selector = Selector(where.group, where.reason, error=where.error, release=where.release)
-    if where.older_than is None and where.since is None:
+    if where.older_than is None and where.since is None and where.as_of is None:
         return selector
-    now: int = yield server_time()
-    before_ms = None if where.older_than is None else now - duration_ms("older_than", where.older_than)
+    now: int = (yield server_time()) if where.as_of is None else moment_ms("as_of", where.as_of)
+    before_ms = now if where.as_of else None
+    if where.older_than is not None:
+        before_ms = now - duration_ms("older_than", where.older_than)
     after_ms = None if where.since is None else now - duration_ms("since", where.since)
     return replace(selector, died_before_ms=before_ms, died_after_ms=after_ms)
 
@@ -122,14 +130,15 @@ def dead_letters(
     shards = [Pages(keys, selector, newest_first=not oldest_first) for keys in layout.served]
     letters, direction = list[DeadLetter](), 1 if oldest_first else -1
     for pages in read_merged(shards):
-        if pages.edge is not None and len(letters) >= limit:
+        # One more than the limit tells that there is more.
+        if pages.edge is not None and len(letters) > limit:
             letters.sort(key=lambda letter: letter.died_ms * direction)
             if letters[limit - 1].died_ms * direction <= pages.edge * direction:
                 # What is left in any shard comes later.
                 break
         letters += yield from pages.next_page()
     letters.sort(key=lambda letter: letter.died_ms * direction)
-    return GarbageList(tuple(letters[:limit]), len(letters) > limit or not all(pages.done for pages in shards))
+    return GarbageList(tuple(letters[:limit]), len(letters) > limit)
 
 
 def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[int]:

@@ -34,6 +34,8 @@ class WaitingFilter:
     """Only messages that have all these headers, among others."""
     due_before: datetime | None = None
     """Only messages that are due before this time, an aware datetime."""
+    as_of: datetime | None = None
+    """Only messages that were sent before this moment; None for the time of the call."""
 
     def __post_init__(self) -> None:
         headers_json(self.headers)
@@ -41,6 +43,8 @@ class WaitingFilter:
             raise InvalidInput("id_prefix", self.id_prefix, f"1 to {MAX_ID_BYTES} bytes of printable text")
         if self.due_before is not None:
             moment_ms("due_before", self.due_before)
+        if self.as_of is not None:
+            moment_ms("as_of", self.as_of)
 
     def spans(self) -> tuple[tuple[Point, Point], ...]:
         """The parts of the waiting set that may hold selected messages."""
@@ -69,7 +73,7 @@ def cancel_many(
         raise InvalidInput("where", where, "a WaitingFilter")
     check_callable("on_progress", on_progress)
     layout = yield from require_topic(prefix, topic)
-    now: int = yield server_time()
+    before_ms: int = (yield server_time()) + 1 if where.as_of is None else moment_ms("as_of", where.as_of)
     total, looked = (yield from _count(layout, where)), 0
     outcomes = Counter[CancelOutcome]()
     stopped = False
@@ -77,7 +81,7 @@ def cancel_many(
         rest: Point | None = start
         while rest is not None and not stopped:
             page: Page = yield paging.list_messages(keys, State.WAITING, rest, end, limit=_AT_ONCE, bodies=False)
-            ids = [each.id for each in page.messages if where.matches(each) and _is_known(each, now)]
+            ids = [each.id for each in page.messages if where.matches(each) and _is_known(each, before_ms)]
             if ids:
                 outcomes.update(
                     [CancelOutcome.CANCELLED] * len(ids) if dry_run else (yield producing.cancel(keys, ids))
@@ -104,6 +108,6 @@ def _count(layout: Layout, where: WaitingFilter) -> Flow[int]:
     return sum(counts)
 
 
-def _is_known(message: Listed, now_ms: int) -> bool:
+def _is_known(message: Listed, before_ms: int) -> bool:
     # Other programs may have written an id that no call takes.
-    return is_id(message.id) and (message.record is None or message.record.sent_ms <= now_ms)
+    return is_id(message.id) and (message.record is None or message.record.sent_ms < before_ms)

@@ -53,7 +53,7 @@ from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
-from lisa_manager.server_facts import ServerFacts
+from lisa_manager.server_facts import ServerFacts, read_time
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Admin"]
@@ -427,6 +427,10 @@ class Admin(ObservingAdmin, Closing):
     def missing_manager(self) -> str:
         """Returns one line with the command to run if no manager runs; "" if one does, or if the user may not know."""
         return self._run(find_absence(self._prefix))
+
+    def server_time(self) -> datetime:
+        """The server's clock: the `as_of` of filters, so that a count and what follows it select the same."""
+        return self._run(read_time())
 
     def server_facts(self) -> ServerFacts:
         """Version, memory, clients and clock of the server, or of each node, and the managers that lately lived."""

@@ -104,5 +104,5 @@ def summarize(prefix: str, topic: str, where: GarbageFilter, limit: int) -> Flow
         looked = sum(each.seen for each in shards)
     causes = sorted((tally.as_cause() for tally in tallies.values()), key=lambda cause: (-cause.count, -cause.last_ms))
     others = counted - sum(cause.count for cause in causes)
-    more = not all(pages.done for pages in shards)
+    more = looked < total and not all(pages.done for pages in shards)
     return GarbageSummary(tuple(causes), counted, others, looked, max(total, looked), more)

@@ -83,7 +83,10 @@ class ObservingAdmin:
         return self._run(workers.resume(self._prefix, name, group))
 
     def drain_worker(self, name: str, *, group: str | None = None) -> WorkerState:
-        """Makes a worker drain and end, as SIGTERM does. What supervises it may start another. Raises as `worker`."""
+        """Makes a worker drain and end, as SIGTERM does. What supervises it may start another.
+
+        A pause of its name lasts. Raises as `worker`.
+        """
         return self._run(workers.ask(self._prefix, name, group, Wish.DRAIN))
 
     def note_activity(self, done: Activity) -> None:

@@ -35,17 +35,18 @@ def ask(prefix: str, name: str, group: str | None, wish: Wish) -> Flow[WorkerSta
     """Asks a worker for a pause or a drain. Returns what it said last."""
     state = yield from find_worker(prefix, name, group)
     yield from workers.wish_for(prefix, state, wish)
-    return state.model_copy(update={"wish": wish})
+    # A drain that was asked for goes before a pause.
+    return state.model_copy(update={"wish": Wish.DRAIN if state.wish is Wish.DRAIN else wish})
 
 
 def resume(prefix: str, name: str, group: str | None) -> Flow[bool]:
-    """Takes back what was asked of a worker, also of one that has ended. Returns whether there was anything."""
-    wished = yield from workers.list_wished(prefix)
-    groups = [of for of, worker in wished if worker == check_name("worker", name) and group in {None, of}]
+    """Ends the pause of a worker, also of one that has ended. Returns whether there was one."""
+    paused = yield from workers.list_paused(prefix)
+    groups = [of for of, worker in paused if worker == check_name("worker", name) and group in {None, of}]
     if len(groups) != 1:
         # Also to refuse a name that is unknown, or not clear.
         yield from find_worker(prefix, name, group)
     for of in groups:
-        if (yield from workers.drop_wish(prefix, of, name)):
+        if (yield from workers.end_pause(prefix, of, name)):
             return True
     return False

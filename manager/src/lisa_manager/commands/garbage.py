@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -264,6 +264,8 @@ def purge(
         if ids:
             confirm(f"Delete the dead letters of {len(ids)} messages of {topic} for good?", yes=yes)
         elif not yes:
+            # What dies while the question is open was not counted, and stays.
+            where = replace(where, as_of=admin.server_time())
             count = admin.count_garbage(topic, where)
             if not count:
                 require_group(admin, topic, where.group)

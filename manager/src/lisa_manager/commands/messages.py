@@ -2,7 +2,7 @@
 
 import json as json_module
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -235,6 +235,9 @@ def cancel(
 
 def _cancel_all(admin: Admin, topic: str, where: WaitingFilter, *, dry_run: bool, yes: bool, json: bool) -> None:
     if dry_run or not yes:
+        if not dry_run:
+            # What is sent while the question is open was not counted, and stays.
+            where = replace(where, as_of=admin.server_time())
         with progress_of("counting") as show:
             count = admin.cancel_many(topic, where, dry_run=True, on_progress=show).done
         if dry_run:

@@ -32,7 +32,7 @@ Age = Annotated[
 def acl(
     role: Annotated[
         RoleName | None,
-        typer.Argument(metavar="ROLE", help="Only this role: producer, consumer, manager, reader or gateway."),
+        typer.Argument(metavar="ROLE", help="Only this role."),
     ] = None,
     *,
     topic: Annotated[

@@ -26,6 +26,7 @@ __all__ = [
     "print_trace",
     "progress_of",
     "require_group",
+    "require_group_of_workers",
     "require_topic",
     "warn_of_missing_manager",
 ]
@@ -108,6 +109,10 @@ def _suggestion(admin: Admin, error: UnknownTopic | UnknownGroup | UnknownSchedu
             wanted, known = error.schedule, _schedules(admin, error.topic)
         else:
             wanted, known = error.topic, _topics(admin)
+    return _near(wanted, known)
+
+
+def _near(wanted: str, known: Iterable[str]) -> str:
     names = " or ".join(map(repr, get_close_matches(wanted, known)))
     return f"; did you mean {names}?" if names else ""
 
@@ -122,6 +127,12 @@ def require_group(admin: Admin, topic: str, group: str | None) -> None:
     """Raises UnknownGroup for a group that a topic never had; call it where nothing was found, as it reads much."""
     if group and check_name("group", group) not in _groups(admin, topic):
         raise UnknownGroup(topic, group)
+
+
+def require_group_of_workers(admin: Admin, group: str) -> None:
+    """Raises LisaError for a group without workers, if a group that has workers has a near name."""
+    if near := _near(group, {worker.group for worker in admin.workers()}):
+        raise LisaError(f"group {group!r} has no workers{near}")
 
 
 def warn_of_missing_manager(admin: Admin) -> bool:

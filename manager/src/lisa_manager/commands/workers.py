@@ -8,7 +8,14 @@ import typer
 from lisa_common.cli import Column, JsonFlag, print_json, print_table, say, shown_duration, shown_moment
 from lisa_common.escaping import shown
 from lisa_manager import Admin, ManagerSettings, WorkerState, WorkerStatus
-from lisa_manager.commands.shared import admin_command, complete_worker, opened
+from lisa_manager.commands.shared import (
+    admin_command,
+    complete_worker,
+    opened,
+    require_group,
+    require_group_of_workers,
+    require_topic,
+)
 
 __all__ = ["drain", "list_", "pause", "resume", "show"]
 
@@ -53,6 +60,12 @@ def list_(
     """Lists workers: what each does, and since when; "silent" ones have not been heard of for 15 s."""
     with opened(settings) as admin:
         found = admin.workers(topic=topic, group=group)
+        if not found:
+            if topic:
+                require_topic(admin, topic)
+                require_group(admin, topic, group)
+            elif group:
+                require_group_of_workers(admin, group)
     if json:
         print_json([_document(state) for state in found])
     else:

@@ -2,14 +2,26 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from lisa_common.errors import Described, InvalidInput, LisaError
 from lisa_common.escaping import named_text
 
-__all__ = ["opened"]
+__all__ = ["failure_text", "opened"]
+
+
+def failure_text(error: Exception) -> str:
+    """What a driver says, on one line: its text may have line breaks and tabs."""
+    return " ".join(named_text(getattr(error, "orig", None) or error).split())
+
+
+def _is_missing_file(url: URL) -> bool:
+    """Whether a URL names a file of SQLite that does not exist: to open it would make an empty database."""
+    name = url.database or ":memory:"
+    return url.get_backend_name() == "sqlite" and not name.startswith((":memory:", "file:")) and not Path(name).exists()
 
 
 @contextmanager
@@ -20,9 +32,11 @@ def opened(url: str) -> Iterator[Engine]:
     except (ArgumentError, ModuleNotFoundError, ValueError) as error:
         expected = f"SQLAlchemy's URL of a database whose driver is installed ({named_text(error)})"
         raise InvalidInput("database", Described("another one"), expected.replace(url, "…")) from None
+    if _is_missing_file(engine.url):
+        raise InvalidInput("database", engine.url.render_as_string(), "a file that exists")
     try:
         yield engine
     except SQLAlchemyError as error:
-        raise LisaError(f"the database fails: {named_text(getattr(error, 'orig', None) or error)}") from None
+        raise LisaError(f"the database fails: {failure_text(error)}") from None
     finally:
         engine.dispose()

@@ -9,8 +9,8 @@ from typing import Any, Final
 from sqlalchemy import Engine, text
 
 from lisa_common.errors import InvalidInput
-from lisa_common.escaping import named_text
 from lisa_common.logs import event
+from lisa_producer.outbox.engine import failure_text
 
 __all__ = ["NOTIFY", "check_listens", "listening"]
 
@@ -54,6 +54,6 @@ def _listen(engine: Engine, wake: Callable[[], object], ending: threading.Event)
                     for _ in driver.notifies(timeout=_LOOK_S, stop_after=1):
                         wake()
         except Exception as error:  # noqa: BLE001 - drivers raise their own; the relay polls meanwhile
-            reason = named_text(error)
+            reason = failure_text(error)
             logger.warning("the outbox does not listen: %s", reason, extra=event("outbox_deaf", error=reason))
             ending.wait(_AWAY_S)

@@ -32,11 +32,11 @@ from sqlalchemy.exc import IntegrityError
 from lisa_common.backoff import Backoff
 from lisa_common.client.closing import Closing
 from lisa_common.errors import InvalidInput, LisaError, QueueFull
-from lisa_common.escaping import named_text
 from lisa_common.logs import event
 from lisa_common.validation import check_int, duration_ms
 from lisa_producer.client import Producer
 from lisa_producer.message import Confirm, Message
+from lisa_producer.outbox.engine import failure_text
 from lisa_producer.outbox.listening import check_listens, listening
 from lisa_producer.outbox.relayed import Row
 from lisa_producer.outbox.table import LEASES, ROWS, WAITS, now_ms
@@ -361,7 +361,7 @@ class Relay(Closing):
             logger.warning("the outbox does not relay to %s: %s", name, failure, extra=fields)
 
     def _note_problem(self, error: Exception) -> None:
-        reason = f"database: {named_text(getattr(error, 'orig', None) or error)}"
+        reason = f"database: {failure_text(error)}"
         if reason != self._problem:
             logger.warning("the outbox relays nothing: %s", reason, extra=event("outbox_waits", error=reason))
         self._problem = reason

@@ -5,7 +5,7 @@ Activity shows them, and who did what.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,9 @@ async def confirm(view: View) -> Response:
     topic, what = view.topic, view.text("what")
     asked: dict[str, Any] = {"selection": None, "number": 1, "at_least": False, "question": "", "id": "", "group": ""}
     if not view.text("id_only"):
-        asked["selection"] = selection = _selection(view, topic, what)
+        # The number is that of this moment, and so is what will be changed.
+        as_of = await view.soon(view.admin.server_time())
+        asked["selection"] = selection = replace(_selection(view, topic, what), as_of=as_of)
         asked["number"], asked["at_least"] = await _count(view, selection)
     elif what in _SINGLE:
         asked |= {"question": _SINGLE[what], "id": check_id(view.text("id")), "group": view.text("group")}
@@ -88,8 +90,7 @@ async def _read_target(view: View) -> str:
     """The new due time that was typed, as a moment: an operation that is resumed later must not mean a later one."""
     due = read_due("to", view.text("to").strip())
     if not isinstance(due, datetime):
-        now_ms = (await view.soon(view.admin.server_facts())).now_ms
-        due = datetime.fromtimestamp((now_ms + duration_ms("to", due)) / 1000, UTC)
+        due = await view.soon(view.admin.server_time()) + timedelta(milliseconds=duration_ms("to", due))
     return due.isoformat()
 
 

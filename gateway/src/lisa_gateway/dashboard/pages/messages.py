@@ -154,7 +154,9 @@ async def count(view: View, selection: Selection) -> _Findings:
 
 async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIterator[list[ListedMessage]]:
     ends = time.monotonic() + view.desk.wait_s * (1 - _LEFT)
-    now_ms = (await view.soon(view.admin.server_facts())).now_ms
+    as_of = selection.as_of
+    if as_of is None:
+        as_of = await view.soon(view.admin.server_time())
     while True:
         try:
             page = await view.soon(_page(view, selection, _STEP, found.cursor))
@@ -162,7 +164,7 @@ async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIte
             if not found.looked:
                 raise
             return
-        chosen = [message for message in page.messages if selection.matches(message, now_ms)]
+        chosen = [message for message in page.messages if selection.matches(message, as_of)]
         found.looked += len(page.messages)
         found.matched += len(chosen)
         found.cursor = page.cursor
