@@ -5,8 +5,8 @@ PYTHON ?= python3
 # A uv that is too old refuses this project (see required-version in pyproject.toml).
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
-# Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
-PARALLEL := -n 2
+# On two cores, as tests often wait. Each process has a server of its own; tests/support/grouping.py keeps some tests in one.
+PARALLEL := -n 3
 # The tests of each program, for servers that differ only in the way to them.
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)

@@ -389,7 +389,7 @@ async def test_a_topic_that_another_producer_has_just_declared(
 ) -> None:
     """Its limits may be in the registry, and not in its shards yet. They hold for the first message."""
     await sender.find("orders", "unknown")
-    declare("orders", paused=True, shards=2)
+    declare("orders", paused=True, shards=2, limits_revision=int(time.time() * 1000))
     for _ in range(2):
         if many:
             await sender.send_many("orders", [Message(body=b"x") for _ in range(10)])
@@ -434,6 +434,13 @@ def test_concurrent_changes_of_limits(admin: Admin, redis_url: str, client: redi
     layout = Layout(prefix, "orders", admin.policy("orders"))
     (keys,) = layout.served
     assert (client.hget(keys.of("door"), "limits") or b"").decode() == limits_of(layout, keys)
+
+
+def test_a_topic_that_is_created_gets_its_own_limits(admin: Admin, client: redis.Redis, prefix: str) -> None:
+    """Though a producer of a dropped topic of its name has set the former ones late."""
+    client.hset(ShardKeys(prefix, "orders").of("door"), "limits", '{"revision":1,"in_flight":5}')
+    admin.create_topic("orders", paused=True)
+    assert admin.check("orders").is_clean
 
 
 def test_a_drop_leaves_no_door(admin: Admin, client: redis.Redis, prefix: str) -> None:

@@ -46,6 +46,9 @@ _RETRY_S = 1.0
 _MANY = 10_000
 """With so many topics, a program forgets those that it has looked for in vain: callers may make names up."""
 
+_NEW_MS = 60_000
+"""So long after a change of limits, who made it has brought them to the shards, or a manager has."""
+
 REFRESH_S = 10.0
 """How long a program uses what it has read; within this time a producer declares a dropped topic anew."""
 
@@ -209,11 +212,12 @@ def declare_topic(
 
 
 def _guard(layout: Layout) -> Flow[None]:
-    """Sets the limits of a declared topic where its shards have none yet.
+    """Sets the limits of a declared topic where its shards have none, if they are so new that managers may not have.
 
-    Not only managers do: the first messages must not pass. Where limits are set, they are as new as these, or newer.
+    The first messages must not pass. Later, all shards would have to answer for nothing.
     """
-    if layout.policy.is_limited:
+    policy = layout.policy
+    if policy.is_limited and (yield server_time()) - policy.limits_revision < _NEW_MS:
         yield [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
 
 
@@ -229,7 +233,7 @@ class _Known:
     layout: Layout
     declared: bool = True
     guarded: bool = True
-    """Whether messages may be sent: the topic is declared, and its shards have its limits, if it has any."""
+    """Whether messages may be sent: the topic is declared, and so long that its shards have its limits."""
 
 
 @dataclass(slots=True)
@@ -358,15 +362,17 @@ class Topics:
             known = self._known.get(topic)
             # The old layout has its keys cached.
             layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
-            was_guarded = known is not None and known.guarded and known.layout is layout
-            guarded = stored is not None and (was_guarded or not policy.is_limited)
+            # Who changes limits later brings them to all shards.
+            guarded = stored is not None and (not policy.is_limited or (known is not None and known.guarded))
             self._known[topic] = _Known(until, layout, declared=stored is not None, guarded=guarded)
         if len(self._known) > self._many:
             self._forget_missing()
 
     def _forget_missing(self) -> None:
         now = self.clock()
-        for topic in [topic for topic, known in self._known.items() if not known.declared and now >= known.until]:
-            del self._known[topic]
+        # Other threads add topics meanwhile.
+        for topic, known in list(self._known.items()):
+            if not known.declared and now >= known.until:
+                self._known.pop(topic, None)
         # Not at every read, where most of them exist.
         self._many = max(_MANY, 2 * len(self._known))

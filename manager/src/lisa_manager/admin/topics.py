@@ -63,6 +63,9 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     policy = yield from _as_dropped(prefix, topic, Policy.of(_changed(DEFAULT_POLICY, fields)))
     created = yield from declare_topic(prefix, topic, policy.own_fields)
     yield from _renew(prefix, topic, created or policy)
+    if created is not None and created.is_limited:
+        # A producer may have set those of a dropped topic late.
+        yield from apply_limits(prefix, topic)
     return created is not None
 
 
@@ -106,5 +109,7 @@ def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:
     if dropped.shards != policy.shards:
         expected = f"{dropped.shards} until all producers have noticed the recent drop of the topic"
         raise InvalidInput("policy field shards", policy.shards, expected)
-    past = {name: getattr(dropped, name) for name in ("former", "drained") if getattr(dropped, name)}
+    # By the revision, managers know that the topic had limits, which a producer may set late.
+    kept = ("former", "drained", "limits_revision")
+    past = {name: getattr(dropped, name) for name in kept if getattr(dropped, name)}
     return Policy.of(policy.model_dump(exclude_unset=True) | past) if past else policy

@@ -1,14 +1,11 @@
 """The limits repairer: completes changes of limits that were interrupted between the registry and the shards."""
 
 import logging
-import time
-from collections.abc import Callable
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.limits import limits_of
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
@@ -24,17 +21,15 @@ _AT_ONCE = 1_000
 
 
 class LimitsRepairer:
-    """Compares the limits of shards with the policies: of limited topics always, of others after a change.
+    """Compares the limits of shards with the policies: always of topics that have, or had, limits; else after a change.
 
-    Then for as long as a producer that has read the former policy may set the former limits.
+    A producer that has read the former policy may set the former limits late, as its call may be repeated for long.
     """
 
-    def __init__(
-        self, connection: AsyncConnection, discoverer: Discoverer, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, connection: AsyncConnection, discoverer: Discoverer) -> None:
         self._connection = connection
         self._problems = ProblemLog(logger)
-        self._changes = PolicyChanges(discoverer, lambda policy: policy.is_limited, lasting_s=REFRESH_S, clock=clock)
+        self._changes = PolicyChanges(discoverer, lambda policy: policy.is_limited or policy.limits_revision)
 
     async def turn(self) -> None:
         """Runs one turn over these topics."""

@@ -1,6 +1,5 @@
 """Which topics a job looks at because of their policies."""
 
-import time
 from collections.abc import Callable, Mapping
 
 from lisa_common.model.policy import Policy
@@ -11,28 +10,18 @@ __all__ = ["PolicyChanges"]
 
 
 class PolicyChanges:
-    """Topics whose policies are chosen, in every turn of a job; others after each change, once or for `lasting_s`.
+    """Topics whose policies are chosen, in every turn of a job; others once after each change.
 
     A job runs often, and there may be thousands of topics, so they are compared only when the registry has changed.
     """
 
-    def __init__(
-        self,
-        discoverer: Discoverer,
-        is_chosen: Callable[[Policy], object],
-        *,
-        lasting_s: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, discoverer: Discoverer, is_chosen: Callable[[Policy], object]) -> None:
         self._discoverer = discoverer
         self._is_chosen = is_chosen
-        self._lasting_s = lasting_s
-        self._clock = clock
         self.layouts: Mapping[str, Layout] = {}
         """All topics, by name, at the latest `take`."""
         self._chosen: dict[str, Layout] = {}
-        self._changed: dict[str, float] = {}
-        """When `end` may be called for each."""
+        self._changed: dict[str, Layout] = {}
 
     def take(self) -> list[Layout]:
         """The topics to look at now. A changed one is among them again until `end` is called for it."""
@@ -40,14 +29,12 @@ class PolicyChanges:
         if self.layouts is not former:
             items = self.layouts.items()
             self._chosen = {name: layout for name, layout in items if self._is_chosen(layout.policy)}
-            before, until = self._changed, self._clock() + self._lasting_s
-            self._changed = {}
-            for name, layout in items:
-                if name not in former or former[name].policy != layout.policy:
-                    self._changed[name] = until
-                elif name in before:
-                    self._changed[name] = before[name]
-        return list((self._chosen | {name: self.layouts[name] for name in self._changed}).values())
+            self._changed = {
+                name: layout
+                for name, layout in items
+                if name in self._changed or name not in former or former[name].policy != layout.policy
+            }
+        return list((self._chosen | self._changed).values())
 
     def begin_again(self) -> None:
         """Takes all topics for changed ones."""
@@ -55,5 +42,4 @@ class PolicyChanges:
 
     def end(self, layout: Layout) -> None:
         """Takes a topic that was looked at."""
-        if self._clock() >= self._changed.get(layout.topic, 0.0):
-            self._changed.pop(layout.topic, None)
+        self._changed.pop(layout.topic, None)
