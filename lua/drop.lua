@@ -1,5 +1,6 @@
--- Drops all keys of a shard, if it holds no messages or if `force` is set, and no schedules or if `scheduled` is set. With
--- `last`, only if nothing has become ready since the caller looked; with `limits`, only if the shard has these or none.
+-- Drops the keys of a shard, if it holds no messages or if `force` is set, and no schedules or if `scheduled` is set. With
+-- `last`, only if nothing has become ready since the caller looked. The door stays at first: the topic may not be dropped after
+-- all. With `limits` it goes as well, and all stays if the door has others, which are those of a topic that was declared anew.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -11,16 +12,16 @@
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
 -- KEYS[10] closed    string  exists if new messages go to other shards
--- KEYS[11] door      hash    limits of the topic, and what they have let pass
--- KEYS[12] ticks     hash    schedule -> mark
--- KEYS[13] busy      hash    message id -> key whose slot it holds
--- KEYS[14] slots     zset    key and id of each message that holds a slot
--- KEYS[15] parked    zset    what waits for a slot, by key and due time
--- KEYS[16] schedules hash    schedule -> definition
+-- KEYS[11] ticks     hash    schedule -> mark
+-- KEYS[12] busy      hash    message id -> key whose slot it holds
+-- KEYS[13] slots     zset    key and id of each message that holds a slot
+-- KEYS[14] parked    zset    what waits for a slot, by key and due time
+-- KEYS[15] schedules hash    schedule -> definition
+-- KEYS[16] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] force      flag    "1" to drop messages, too
 -- ARGV[2] scheduled  flag    "1" to drop schedules, too
 -- ARGV[3] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
--- ARGV[4] limits     text    the limits of the dropped topic, empty for none; "*" for any
+-- ARGV[4] limits     text    the limits of the dropped topic, empty for none; "*" where it is not dropped yet
 -- returns  { 1 if it was dropped, number of messages that it held, number of schedules that it had }
 local function last_entry()
   local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
@@ -40,11 +41,12 @@ end
 
 local count, schedule_count = size(messages), size(schedules)
 local is_kept = count > 0 and not force or schedule_count > 0 and not scheduled
-if limits ~= '*' and (redis.call('HGET', door, 'limits') or limits) ~= limits then
-  is_kept = true
+if limits ~= '*' then
+  local found = redis.pcall('HGET', door, 'limits')
+  is_kept = is_kept or type(found) == 'string' and found ~= limits
 end
 if is_kept or last ~= '' and last_entry() ~= last then
   return { 0, count, schedule_count }
 end
-redis.call('UNLINK', unpack(KEYS))
+redis.call('UNLINK', unpack(KEYS, 1, limits == '*' and #KEYS - 1 or #KEYS))
 return { 1, count, schedule_count }

@@ -476,6 +476,29 @@ def test_a_topic_that_is_declared_anew_during_a_drop_has_its_limits(
     assert anew >= 2
 
 
+def test_a_drop_that_is_refused_opens_no_shard(admin: Admin, redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """A message comes to the second shard between two steps, so the topic stays, and paused all the time."""
+    admin.create_topic("orders", paused=True, shards=2)
+    layout = Layout(prefix, "orders", admin.policy("orders"))
+    id = next(id for id in map(str, range(100)) if layout.home(id) == layout.shards[1])
+    refused, steps = 0, 0
+    settings = ProducerSettings(redis_url=redis_url, prefix=prefix)
+    with Connection(redis_url, name="test") as connection, Producer(settings=settings) as producer:
+        while True:
+            drop = Stepped(connection, drop_topic(prefix, "orders", force=False))
+            for _ in range(steps):
+                drop.step()
+            producer.send("orders", b"x", id=id)
+            while drop.step():
+                is_open = [keys for keys in layout.shards if not client.exists(keys.of("door"))]
+                assert not (is_open and client.hexists(topics_key(prefix), "orders"))
+            if drop.result.done:
+                break
+            refused, steps = refused + 1, steps + 1
+            producer.cancel("orders", id)
+    assert refused > 2
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -60,8 +60,6 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
         layout, stored = yield from require_stored_topic(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
-            if gone.shards and layout.policy.is_limited:
-                yield from apply_limits(prefix, topic)
             return Dropped(done=False, messages=gone.messages, schedules=gone.schedules, made_again=len(gone.shards))
         now = yield server_time()
         mark = dropped_mark(now, layout)
@@ -72,11 +70,13 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
             # A manager that was moving the schedules may have brought them back.
             # By its limits, a topic that was declared anew meanwhile is told from the one that was dropped.
-            if (yield command("HGET", topics_key(prefix), topic)) is None:
-                yield [
-                    _drop_rest(keys, limits_of(layout, keys), with_schedules=force and not last)
-                    for keys in layout.served
-                ]
+            registered = command("HGET", topics_key(prefix), topic)
+            if (yield registered) is None:
+                scheduled = force and not last
+                yield [_drop_rest(keys, limits_of(layout, keys), scheduled=scheduled) for keys in layout.served]
+            if (yield registered) is not None:
+                # Its own may have found the former ones in their place.
+                yield from apply_limits(prefix, topic)
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages, schedules=gone.schedules)
@@ -150,13 +150,13 @@ def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str]) 
     )
 
 
-def _drop_rest(keys: ShardKeys, limits: str, *, with_schedules: bool) -> Call[list[int]]:
-    """Drops what came back into a shard of a topic with these limits, unless it holds messages."""
+def _drop_rest(keys: ShardKeys, limits: str, *, scheduled: bool) -> Call[list[int]]:
+    """Drops the limits of a shard, and what came back into it, unless it holds messages."""
     return script(
         *("drop", keys),
         decode=partial(numbers, count=3),
         force=0,
-        scheduled=int(with_schedules),
+        scheduled=int(scheduled),
         last="",
         limits=limits,
     )
