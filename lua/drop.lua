@@ -48,5 +48,8 @@ end
 if is_kept or last ~= '' and last_entry() ~= last then
   return { 0, count, schedule_count }
 end
-redis.call('UNLINK', unpack(KEYS, 1, limits == '*' and #KEYS - 1 or #KEYS))
+if limits == '*' then
+  table.remove(KEYS) -- the door
+end
+redis.call('UNLINK', unpack(KEYS))
 return { 1, count, schedule_count }

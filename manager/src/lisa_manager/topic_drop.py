@@ -70,7 +70,7 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
             # A manager that was moving the schedules may have brought them back.
             # By its limits, a topic that was declared anew meanwhile is told from the one that was dropped.
-            registered = command("HGET", topics_key(prefix), topic)
+            registered: Call[bytes | None] = command("HGET", topics_key(prefix), topic)
             if (yield registered) is None:
                 scheduled = force and not last
                 yield [_drop_rest(keys, limits_of(layout, keys), scheduled=scheduled) for keys in layout.served]
