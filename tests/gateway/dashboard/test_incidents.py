@@ -123,7 +123,7 @@ def test_a_worker_is_stuck(site: Installation) -> None:
     site.programs.worker("--concurrency", "2", "--prefetch", "10", "--drain-s", "1")
     site.wait_until_handled("first")
     page = site.browser.get("topic", topic="orders")
-    site.browser.send(page, page.form("do-policy"), visibility_ms="1s")
+    site.browser.send(page, page.form("do-policy"), visibility_ms="6s")
     site.programs.hold.touch()
     site.producer.send_many("orders", [Message(body="{}", id=f"m{number}") for number in range(6)])
     page = site.wait_for_page("workers", "stuck: topic orders is stuck for ")
