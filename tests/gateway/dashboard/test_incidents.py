@@ -120,10 +120,10 @@ def test_a_worker_is_stuck(site: Installation) -> None:
     """The page of workers says which, and what hangs in it; that is aborted there, and the worker goes on."""
     site.programs.manager()
     site.producer.send("orders", "{}", id="first")
+    page = site.browser.get("topic", topic="orders")
+    site.browser.send(page, page.form("do-policy"), visibility_ms="4s")
     site.programs.worker("--concurrency", "2", "--prefetch", "10", "--drain-s", "1")
     site.wait_until_handled("first")
-    page = site.browser.get("topic", topic="orders")
-    site.browser.send(page, page.form("do-policy"), visibility_ms="6s")
     site.programs.hold.touch()
     site.producer.send_many("orders", [Message(body="{}", id=f"m{number}") for number in range(6)])
     page = site.wait_for_page("workers", "stuck: topic orders is stuck for ")
