@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from chaos.history import now
 from chaos.programs.soaking import GROUP, TOPIC
-from lisa_common.model.keys import ShardKeys, managers_key, topics_key, workers_key
+from lisa_common.model.keys import ShardKeys, history_key, managers_key, topics_key, workers_key
 from lisa_common.model.policy import Policy
 from support.engines import own_binary
 from support.processes import Process
@@ -185,7 +185,8 @@ class _Bench:
         keys = {key.decode() for key in self.client.scan_iter(count=1_000)}
         if self.client.xlen(_KEYS.of("ready")) == 0:
             keys.discard(_KEYS.of("ready"))
-        return sorted(keys - {topics_key(_PREFIX), managers_key(_PREFIX), workers_key(_PREFIX)})
+        kept = {topics_key(_PREFIX), managers_key(_PREFIX), workers_key(_PREFIX), history_key(_PREFIX, TOPIC)}
+        return sorted(keys - kept)
 
     def is_empty(self) -> bool:
         """Whether all messages are handled; ids may still be known."""
