@@ -108,7 +108,7 @@ def _measure_a_life(url: str, client: "redis.Redis") -> dict[str, Cost]:
         at = datetime.now(UTC) + timedelta(seconds=5)
         producer.send_many(_TOPIC, [Message(body=_BODY, at=at) for _ in range(_MESSAGES)])
         wait_until(lambda: int(client.zcount(keys.of("waiting"), "-inf", _now_ms(client))) == _MESSAGES)
-        # The registry is read anew every ten seconds: if that is due, now.
+        # Reads the registry if ten seconds have passed, so that no measured step does.
         consumer.read(_BATCH)
         batches = range(_MESSAGES // _BATCH)
         costs["promote"] = meter.of(lambda: [manager.call(promote(keys, limit=_BATCH)) for _ in batches])
@@ -148,7 +148,7 @@ def read_kept() -> dict[str, Cost]:
 
 
 def differences(costs: Mapping[str, Cost], kept: Mapping[str, Cost]) -> list[str]:
-    """What differs by more than `TOLERANCE`, in words."""
+    """What differs by more than `_TOLERANCE`, in words."""
     return [
         f"{step}: {name} must be {before:g} as in {KEPT.name}, within {_TOLERANCE:.0%}; got {now:g}"
         for step in {**costs, **kept}

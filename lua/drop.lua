@@ -1,6 +1,6 @@
 -- Drops the keys of a shard, if it holds no messages or if `force` is set, and no schedules or if `scheduled` is set. With
--- `last`, only if nothing has become ready since the caller looked. The door stays at first: the topic may not be dropped after
--- all. With `limits` it goes as well, and all stays if the door has others, which are those of a topic that was declared anew.
+-- `last`, only if nothing has become ready since the caller looked. The first calls keep the door, as the topic may stay after
+-- all. With `limits` the door goes, too. Other limits are those of a topic that was declared anew: then all stays.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms

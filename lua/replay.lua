@@ -1,6 +1,6 @@
 -- Makes dead letters ready again if they died at the given time, with all attempts left and without a time to live. A
--- copy goes to its group. A copy
--- that no group has had goes to all groups. Where the topic has a door, they are due now, and ready once they pass it.
+-- copy goes to its group. A copy that no group has had goes to all groups. Where the topic has a door, they are due now, and
+-- ready once they pass it.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record

@@ -69,11 +69,14 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
             yield command("UNLINK", history_key(prefix, topic))
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
             # A manager that was moving the schedules may have brought them back.
-            # By its limits, a topic that was declared anew meanwhile is told from the one that was dropped.
+            # Limits tell the dropped topic from one that was declared anew meanwhile.
             registered: Call[bytes | None] = command("HGET", topics_key(prefix), topic)
             if (yield registered) is None:
                 scheduled = force and not last
-                yield [_drop_rest(keys, limits_of(layout, keys), scheduled=scheduled) for keys in layout.served]
+                yield [
+                    _drop_shard(keys, force=False, scheduled=scheduled, limits=limits_of(layout, keys))
+                    for keys in layout.served
+                ]
             if (yield registered) is not None:
                 # Its own may have found the former ones in their place.
                 yield from apply_limits(prefix, topic)
@@ -114,7 +117,9 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
             return False
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
-        outcomes: list[list[int]] = yield [_drop_shard(keys, force=force, last=last) for keys in shards]
+        outcomes: list[list[int]] = yield [
+            _drop_shard(keys, force=force, scheduled=force and not last, last=last.get(keys, "")) for keys in shards
+        ]
         gone.messages += sum(messages for _, messages, _ in outcomes)
         gone.schedules += sum(schedules for *_, schedules in outcomes)
         gone.shards |= {keys for keys, (done, *_) in zip(shards, outcomes, strict=True) if done}
@@ -139,25 +144,14 @@ def _former(layout: Layout) -> list[ShardKeys]:
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop_shard(keys: ShardKeys, *, force: bool, last: Mapping[ShardKeys, str]) -> Call[list[int]]:
+def _drop_shard(keys: ShardKeys, *, force: bool, scheduled: bool, last: str = "", limits: str = "*") -> Call[list[int]]:
+    """Drops a shard; its limits too, if they are given, which ends the drop."""
     return script(
         *("drop", keys),
         decode=partial(numbers, count=3),
         force=int(force),
-        scheduled=int(force and not last),
-        last=last.get(keys, ""),
-        limits="*",
-    )
-
-
-def _drop_rest(keys: ShardKeys, limits: str, *, scheduled: bool) -> Call[list[int]]:
-    """Drops the limits of a shard, and what came back into it, unless it holds messages."""
-    return script(
-        *("drop", keys),
-        decode=partial(numbers, count=3),
-        force=0,
         scheduled=int(scheduled),
-        last="",
+        last=last,
         limits=limits,
     )
 

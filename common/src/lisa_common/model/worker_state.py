@@ -1,4 +1,4 @@
-"""The state of a worker as it describes itself, and the wishes of operators."""
+"""Workers report their state, and operators wish for changes."""
 
 from enum import StrEnum
 from typing import Annotated

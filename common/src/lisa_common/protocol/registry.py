@@ -207,18 +207,14 @@ def declare_topic(
         patterns = reply
     if not reply:
         return None
-    yield from _guard(Layout(prefix, topic, policy))
+    if policy.is_limited:
+        yield _set_limits(Layout(prefix, topic, policy))
     return policy
 
 
-def _guard(layout: Layout) -> Flow[None]:
-    """Sets the limits of a declared topic where its shards have none, if they are so new that managers may not have.
-
-    The first messages must not pass. Later, all shards would have to answer for nothing.
-    """
-    policy = layout.policy
-    if policy.is_limited and (yield server_time()) - policy.limits_revision < _NEW_MS:
-        yield [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+def _set_limits(layout: Layout) -> list[Call[int]]:
+    """Sets the limits of a declared topic where its shards have none: its first messages must not pass."""
+    return [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
 
 
 def _check_letters(topic: str, policy: Policy) -> None:
@@ -233,7 +229,7 @@ class _Known:
     layout: Layout
     declared: bool = True
     guarded: bool = True
-    """Whether messages may be sent: the topic is declared, and so long that its shards have its limits."""
+    """True if messages may be sent: the topic is declared, and its shards have its limits."""
 
 
 @dataclass(slots=True)
@@ -263,7 +259,7 @@ class Topics:
         return None if self.clock() >= known.until or (guarded and not known.guarded) else known.layout
 
     def is_declared(self, topic: str) -> bool:
-        """Whether a resolved topic was in the registry."""
+        """Returns True if the registry had the topic, which has to be resolved."""
         return self._known[topic].declared
 
     def resolve(self, topic: str) -> Flow[Layout]:
@@ -341,8 +337,10 @@ class Topics:
             # Another program has declared it, perhaps with several shards. It may not have set the limits yet.
             yield from self._read([topic])
             known = self._known[topic]
-            if known.declared:
-                yield from _guard(known.layout)
+            if known.declared and not known.guarded:
+                # For older limits, all shards would have to answer for nothing.
+                if (yield server_time()) - known.layout.policy.limits_revision < _NEW_MS:
+                    yield _set_limits(known.layout)
                 self._known[topic] = replace(known, guarded=True)
         return known.layout
 

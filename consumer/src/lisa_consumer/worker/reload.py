@@ -74,6 +74,6 @@ def _forget_compiled(files: Iterable[str]) -> None:
 
 
 def _is_code(_: object, path: str) -> bool:
-    """Whether a file is Python, neither hidden nor of an installed package."""
+    """Returns True for a Python file that is neither hidden nor part of an installed package."""
     parts = Path(path).relative_to(Path.cwd()).parts
     return path.endswith(".py") and not any(part.startswith(".") or part == "site-packages" for part in parts)

@@ -60,7 +60,7 @@ class BulkRunner:
         selection = replace(selection, as_of=as_of)
         operation = Operation(new_operation_id(), who, what, selection.topic, selection.text, total)
         await self._gateway.admin.save_operation(operation)
-        task = asyncio.create_task(_Run(self._gateway.admin, operation, selection, as_of).run(self._slots))
+        task = asyncio.create_task(_Run(self._gateway.admin, operation, selection).run(self._slots))
         self._tasks[operation.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(operation.id, None))
         return operation.id
@@ -75,11 +75,10 @@ class BulkRunner:
 class _Run:
     """One operation."""
 
-    def __init__(self, admin: AsyncAdmin, operation: Operation, selection: Selection, as_of: datetime) -> None:
+    def __init__(self, admin: AsyncAdmin, operation: Operation, selection: Selection) -> None:
         self._admin = admin
         self._operation = operation
         self._selection = selection
-        self._as_of = as_of
         self._stopping = False
 
     async def run(self, slots: asyncio.Semaphore) -> None:
@@ -131,7 +130,7 @@ class _Run:
             page = await self._admin.messages(
                 selection.topic, selection.state, group=selection.group, limit=_PAGE, cursor=cursor
             )
-            chosen = [m for m in page.messages if selection.matches(m, self._as_of) and not self._is_moved(m)]
+            chosen = [m for m in page.messages if selection.matches(m) and not self._is_moved(m)]
             done, failed = await self._change(what, chosen) if chosen else (0, 0)
             of = self._operation
             self._operation = replace(
@@ -144,7 +143,7 @@ class _Run:
         return False
 
     def _is_moved(self, message: ListedMessage) -> bool:
-        """Whether this very operation has moved it, perhaps to a later page. Otherwise it might never end."""
+        """Returns True if this operation has moved the message. It may be on a later page, again and again."""
         target = self._selection.target_ms
         return target is not None and message.at_ms == target
 

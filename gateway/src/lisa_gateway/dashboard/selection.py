@@ -121,9 +121,9 @@ class Selection:
         """The same in ms since 1970."""
         return round(self.target.timestamp() * 1000) if self.target else None
 
-    def matches(self, message: ListedMessage, as_of: datetime) -> bool:
-        """Whether a message of this state, and group, is selected, and came into its state before `as_of`."""
-        as_of_ms = moment_ms("as_of", as_of)
+    def matches(self, message: ListedMessage) -> bool:
+        """Returns True if the selection, which has a moment, selects a message of its state and group."""
+        as_of_ms = moment_ms("as_of", self.as_of)
         given, record, age_ms = self.given, message.record, as_of_ms - message.at_ms
         if _came_ms(message) >= as_of_ms or abs(age_ms) < read_duration("age", given.get("age", "0")) * 1000:
             return False

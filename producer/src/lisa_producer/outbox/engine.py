@@ -14,7 +14,7 @@ __all__ = ["failure_text", "opened"]
 
 
 def failure_text(error: Exception) -> str:
-    """What a driver says, on one line: its text may have line breaks and tabs."""
+    """Returns the text of a driver's error on one line: drivers write line breaks and tabs."""
     return " ".join(named_text(getattr(error, "orig", None) or error).split())
 
 

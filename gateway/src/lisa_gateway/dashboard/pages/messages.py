@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.responses import Response
 
@@ -154,9 +154,8 @@ async def count(view: View, selection: Selection) -> _Findings:
 
 async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIterator[list[ListedMessage]]:
     ends = time.monotonic() + view.desk.wait_s * (1 - _LEFT)
-    as_of = selection.as_of
-    if as_of is None:
-        as_of = await view.soon(view.admin.server_time())
+    if selection.as_of is None:
+        selection = replace(selection, as_of=await view.soon(view.admin.server_time()))
     while True:
         try:
             page = await view.soon(_page(view, selection, _STEP, found.cursor))
@@ -164,7 +163,7 @@ async def _steps(view: View, selection: Selection, found: _Findings) -> AsyncIte
             if not found.looked:
                 raise
             return
-        chosen = [message for message in page.messages if selection.matches(message, as_of)]
+        chosen = [message for message in page.messages if selection.matches(message)]
         found.looked += len(page.messages)
         found.matched += len(chosen)
         found.cursor = page.cursor
