@@ -48,8 +48,9 @@ end
 if is_kept or last ~= '' and last_entry() ~= last then
   return { 0, count, schedule_count }
 end
-if limits == '*' then
-  table.remove(KEYS) -- the door
+for _, key in ipairs(KEYS) do
+  if key ~= door or limits ~= '*' then
+    redis.call('UNLINK', key)
+  end
 end
-redis.call('UNLINK', unpack(KEYS))
 return { 1, count, schedule_count }
