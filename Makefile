@@ -69,7 +69,7 @@ simulate: .venv/synced ## installations on virtual time, one from each seed: SEE
 	PYTHONPATH=tests $(RUN) python -m simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(SIMULATE)
 
-check: .venv/synced ## lint, formatting, floors, types, Lua scripts
+check: .venv/synced ## lint, formatting, floors, types, Lua scripts, blocking clients
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) lint-imports --no-logo
@@ -79,9 +79,10 @@ check: .venv/synced ## lint, formatting, floors, types, Lua scripts
 docs: .venv/synced ## build the docs site into site/; any warning fails
 	PYTHONPATH=. $(RUN) mkdocs build --quiet
 
-format: .venv/synced ## format, and mend what ruff can mend by itself
+format: .venv/synced ## format, mend what ruff can mend by itself, and make the blocking clients from the asyncio ones
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
+	PYTHONPATH=tests $(RUN) python -m lint.blocking
 
 dist: | $(filter .tools/%,$(UV)) ## build all sdists and wheels into dist/, the same bytes for the same commit
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build --quiet --all-packages --clear --out-dir dist

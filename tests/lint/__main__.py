@@ -1,7 +1,8 @@
-"""Checks the Lua scripts as the server gets them: `python -m lint`. The exit code is 1 if it found anything."""
+"""Checks the Lua scripts as the server gets them, and the blocking clients. The exit code is 1 if it found anything."""
 
 import sys
 
+from lint.blocking import outdated
 from lint.lua import check
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
@@ -13,7 +14,11 @@ def main() -> int:
         for problem in check(load(name).text):
             print(f"{name}, line {problem.line} of the rendered script: {problem.text}: {problem.code}")
             found += 1
-    print(f"Found {found} problems." if found else f"{len(SCRIPT_NAMES)} Lua scripts checked: no problems.")
+    for path in outdated():
+        print(f"{path} is not what its asyncio client makes: run `make format`")
+        found += 1
+    checked = f"{len(SCRIPT_NAMES)} Lua scripts and the blocking clients checked"
+    print(f"Found {found} problems." if found else f"{checked}: no problems.")
     return min(found, 1)
 
 

@@ -1,14 +1,13 @@
 """The asyncio producer."""
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, closing
 from datetime import datetime
 from typing import Any, TypeVar
 
 from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.closing import AsyncClosing
-from lisa_common.client.per_loop import PerLoop
 from lisa_common.errors import OF_THE_SERVER
 from lisa_common.model.message import IfExists
 from lisa_common.observing import tracing
@@ -20,14 +19,9 @@ from lisa_common.validation import Duration, check_callable
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import Sender, open_batch
-from lisa_producer.message import (
-    Confirm,
-    Message,
-    check_confirm,
-    new_due,
-    with_codec,
-)
-from lisa_producer.message_source import AsyncMessageSource
+from lisa_producer.batch_sending import async_send_batches
+from lisa_producer.message import Confirm, Message, check_confirm, new_due
+from lisa_producer.message_source import AsyncMessages, AsyncMessageSource
 from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
 from lisa_producer.results import BatchResults, PartialSend, SendReport, SendResult
@@ -40,7 +34,18 @@ T = TypeVar("T")
 
 
 class AsyncProducer(AsyncClosing):
-    """Sends messages from the tasks of any event loops, with the guarantees of `Producer`."""
+    """Sends messages. Share a `Producer` among threads, an `AsyncProducer` among the tasks of any event loops.
+
+    Without `url` or `settings`, the values of `ProducerSettings` come from the environment or `lisa.toml`. `confirm` is
+    the default for every send. `codec` encodes bodies that are neither bytes nor text, in place of JSON. The first send
+    to a new topic declares it, with the default policy.
+
+    While the server is unreachable or refuses writes, each call retries for `settings.patience_s` seconds, then raises
+    `Unreachable` or `Refused`. When a connection breaks between request and reply, the call retries only where that
+    cannot send twice: the caller chose the message's id, and the topic's dedup window lasts as long as this producer
+    may retry (`patience_s` and twice `timeout_s`), or the message is due later than that and in more than 5 minutes.
+    Otherwise it raises `OutcomeUnknown`, unless `settings.at_least_once` permits duplicates.
+    """
 
     def __init__(
         self,
@@ -58,7 +63,7 @@ class AsyncProducer(AsyncClosing):
         self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url, wakes=True)
-        self._coalescers = PerLoop(lambda: AsyncCoalescer(self._connection, self._settings))
+        self._coalescer = AsyncCoalescer(self._connection, self._settings)
 
     async def send(
         self,
@@ -78,7 +83,10 @@ class AsyncProducer(AsyncClosing):
         if_exists: IfExists | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
-        """Sends one message; see `Producer.send`."""
+        """Sends one message; see `Message` for the options.
+
+        Raises InvalidInput before the message is written, NotConfirmed after it was written.
+        """
         body = coded(body, self._codec)
         message = Message(
             body=body,
@@ -99,13 +107,22 @@ class AsyncProducer(AsyncClosing):
     async def send_many(
         self,
         topic: str,
-        messages: Iterable[Message] | AsyncIterable[Message],
+        messages: AsyncMessages,
         *,
         on_result: Callable[[SendResult], object] | None = None,
         on_batch: Callable[[BatchResults], object] | None = None,
         confirm: Confirm | None = None,
     ) -> SendReport:
-        """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
+        """Sends messages in batches, in order, holding one batch in memory at a time; of a list or a tuple two.
+
+        Such messages are prepared while the server stores those before, so the list must not change meanwhile.
+
+        After each batch `on_result` receives the result of each message, and `on_batch` all of them, which takes less
+        time; with neither, the report keeps them. An invalid message, or a value that is not a Message, does not stop
+        the others; an unreachable server does, after the producer's patience, and so does an error of `messages`
+        itself, once what came before it is sent. Raises PartialSend when the send stopped early, and at the end if any
+        message failed and there is no callback.
+        """
         check_callable("on_result", on_result)
         check_callable("on_batch", on_batch)
         report = SendReport()
@@ -113,17 +130,13 @@ class AsyncProducer(AsyncClosing):
         source = AsyncMessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = await self._run(open_batch(sender, topic, self._tracing))
-
-        async def flush() -> None:
-            report.take(await self._run(batch.flush()), on_result, on_batch)
-            if batch.broken:
-                raise PartialSend(topic, report) from batch.broken
-
+        batches = async_send_batches(self._connection, self._settings.patience_s, batch, source, self._codec)
         with closing(batch):
-            async for message in source:
-                if batch.add(with_codec(message, self._codec)):
-                    await flush()
-            await flush()
+            async with aclosing(batches):
+                async for results in batches:
+                    report.take(results, on_result, on_batch)
+                    if batch.broken:
+                        raise PartialSend(topic, report) from batch.broken
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None and on_batch is None:
@@ -151,7 +164,7 @@ class AsyncProducer(AsyncClosing):
         return await self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
 
     async def health(self) -> str:
-        """See `Producer.health`."""
+        """Returns in one line why sends fail, or why what is sent would wait: no manager runs; "" if all is well."""
         try:
             return await self._connection.run(find_absence(self._settings.prefix))
         except OF_THE_SERVER as error:
@@ -161,10 +174,6 @@ class AsyncProducer(AsyncClosing):
         """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""
         self._coalescer.close()
         await self._connection.close()
-
-    @property
-    def _coalescer(self) -> AsyncCoalescer:
-        return self._coalescers.get()
 
     def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
         confirm = check_confirm(confirm) or self._confirm

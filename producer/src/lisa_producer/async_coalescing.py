@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Hashable
 from typing import Any, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.per_loop import PerLoop
 from lisa_common.errors import LisaError
 from lisa_producer.request_queue import MAX_QUEUED_BATCHES, PendingRequest, RequestQueue
 from lisa_producer.settings import ProducerSettings
@@ -28,7 +29,22 @@ class _TaskRequest(PendingRequest):
 
 
 class AsyncCoalescer:
-    """Drives the flows of many tasks over few calls.
+    """Drives the flows of many tasks over few calls, those of each event loop apart."""
+
+    def __init__(self, connection: AsyncConnection, settings: ProducerSettings) -> None:
+        self._of_loops = PerLoop(lambda: _LoopCoalescer(connection, settings))
+
+    def run(self, topic: str, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
+        """Drives a flow to its result, with the producer's patience. Waits while the topic's queue is full."""
+        return self._of_loops.get().run(topic, flow)
+
+    def close(self) -> None:
+        """Finishes all pending requests of the running loop that are not under way."""
+        self._of_loops.get().close()
+
+
+class _LoopCoalescer:
+    """Drives the flows of the tasks of one event loop.
 
     A request whose key has no call under way is sent at once. A sender task carries the requests that queue up
     meanwhile, so that a cancelled caller affects no other; its request is not sent unless it is under way already.

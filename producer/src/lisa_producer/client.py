@@ -1,6 +1,7 @@
+# Made from the asyncio client by `make format`: change that one.
 """The blocking producer."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
 from typing import Any, TypeVar
@@ -17,16 +18,11 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration, check_callable
 from lisa_producer import sent_message, single_send
-from lisa_producer.batch import Batch, Sender, open_batch
-from lisa_producer.batch_filler import BatchFiller, is_ready
+from lisa_producer.batch import Sender, open_batch
+from lisa_producer.batch_sending import send_batches
 from lisa_producer.coalescing import Coalescer
-from lisa_producer.message import (
-    Confirm,
-    Message,
-    check_confirm,
-    new_due,
-)
-from lisa_producer.message_source import MessageSource
+from lisa_producer.message import Confirm, Message, check_confirm, new_due
+from lisa_producer.message_source import Messages, MessageSource
 from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
 from lisa_producer.results import BatchResults, PartialSend, SendReport, SendResult
@@ -39,7 +35,7 @@ T = TypeVar("T")
 
 
 class Producer(Closing):
-    """Sends messages. Safe to share among threads; `lisa_producer.AsyncProducer` is its asyncio twin.
+    """Sends messages. Share a `Producer` among threads, an `AsyncProducer` among the tasks of any event loops.
 
     Without `url` or `settings`, the values of `ProducerSettings` come from the environment or `lisa.toml`. `confirm` is
     the default for every send. `codec` encodes bodies that are neither bytes nor text, in place of JSON. The first send
@@ -112,7 +108,7 @@ class Producer(Closing):
     def send_many(
         self,
         topic: str,
-        messages: Iterable[Message],
+        messages: Messages,
         *,
         on_result: Callable[[SendResult], object] | None = None,
         on_batch: Callable[[BatchResults], object] | None = None,
@@ -135,8 +131,9 @@ class Producer(Closing):
         source = MessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = self._run(open_batch(sender, topic, self._tracing))
-        with closing(batch), closing(iter(source)) as taken:
-            for results in self._send_batches(batch, BatchFiller(batch, taken, self._codec), ahead=is_ready(messages)):
+        batches = send_batches(self._connection, self._settings.patience_s, batch, source, self._codec)
+        with closing(batch), closing(batches):
+            for results in batches:
                 report.take(results, on_result, on_batch)
                 if batch.broken:
                     raise PartialSend(topic, report) from batch.broken
@@ -182,12 +179,5 @@ class Producer(Closing):
         confirm = check_confirm(confirm) or self._confirm
         return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
-    def _send_batches(self, batch: Batch, filler: BatchFiller, *, ahead: bool) -> Iterator[BatchResults]:
-        """Yields the results of each batch, until there are no more messages."""
-        filler.fill()
-        while batch.size:
-            yield self._run(batch.flush(), filler.fill_ahead if ahead else None)
-            filler.fill()
-
-    def _run(self, flow: Flow[T], meanwhile: Callable[[], object] | None = None) -> T:
-        return self._connection.run(flow, patience_s=self._settings.patience_s, meanwhile=meanwhile)
+    def _run(self, flow: Flow[T]) -> T:
+        return self._connection.run(flow, patience_s=self._settings.patience_s)

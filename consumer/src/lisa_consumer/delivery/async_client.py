@@ -1,21 +1,17 @@
 """The asyncio consumer."""
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
 from lisa_common.bodies import BodyType, Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.closing import AsyncClosing
-from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration, duration_ms
+from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
+from lisa_consumer.delivery.reading import AsyncReading
 from lisa_consumer.delivery.values import read_values
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
@@ -23,15 +19,24 @@ from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["AsyncConsumer"]
 
-T = TypeVar("T")
 V = DefaultTypeVar("V", default=Any)
 
-_GIVE_BACK_S = 1.0
-"""How long a cancelled read, or a close, may take to give back what arrived for nobody."""
 
+class AsyncConsumer(AsyncReading, Generic[V]):
+    """Reads topics as one consumer of a group; the caller acks.
 
-class AsyncConsumer(AsyncClosing, Generic[V]):
-    """Reads topics as one consumer of a group, in one task. Its guarantees are those of `Consumer`."""
+    Do not share a `Consumer` among threads, or an `AsyncConsumer` among tasks. The first read creates the group: the
+    first group of a topic also gets the messages that were sent before. The URL and all other settings default to the
+    environment or `lisa.toml`. Raises InvalidInput for an invalid name, and if there are no topics.
+
+    With `body`, a type, each delivery has its decoded body in `value`; one whose body does not fit is rejected, and not
+    returned. `codec` decodes bodies in place of JSON.
+
+    While the server is away, calls retry for `settings.patience_s` seconds, then raise `Unreachable`. If a connection
+    breaks between request and reply, `read`, `release` and `extend` repeat themselves: what a lost read has taken is
+    given back first, and no attempt is spent. `ack`, `nack` and `reject` raise `OutcomeUnknown`: repeating them is
+    safe, and the outcome is STALE if the first try had arrived.
+    """
 
     def __init__(
         self,
@@ -67,17 +72,20 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
         visibility: Duration | None = None,
         topics: str | Sequence[str] | None = None,
     ) -> list[Delivery[V]]:
-        """Reads up to `limit` deliveries of each topic; see `Consumer.read`.
+        """Reads up to `limit` deliveries of each topic, from 1 to 1,000.
 
-        A read may be cancelled: what it has taken is given back before, unless that takes longer than a second.
+        Waits up to `wait` for the first delivery; without `wait`, returns at once. `visibility` sets the length of the
+        leases, in place of the topic's visibility timeout. `topics` names others than the consumer's own. Durations are
+        seconds or timedeltas. Raises InvalidInput for values out of range.
+
+        The read of an `AsyncConsumer` may be cancelled: what it has taken is given back before, unless that takes
+        longer than a second.
+
+        Handle and settle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
         flow = read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
-        try:
-            return await self._run(flow, wait)
-        except asyncio.CancelledError:
-            await self._give_back()
-            raise
+        return await self._read(flow, wait)
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, and sends what follows them. Returns one outcome for each; see `AckOutcome`."""
@@ -103,24 +111,3 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
     async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
         """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return await self._run(self._core.extend(deliveries, lease))
-
-    async def close(self) -> None:
-        """Closes the connections; later calls raise Closed.
-
-        Deliveries that are not settled come again when their leases have run out.
-        """
-        try:
-            await self._give_back()
-        finally:
-            await self._connection.close()
-
-    async def _give_back(self) -> None:
-        """Releases what arrived for nobody. What this does not manage, the next read, or the close, tries again."""
-        with suppress(LisaError, TimeoutError):
-            async with asyncio.timeout(_GIVE_BACK_S):
-                await self._connection.run(self._core.give_back())
-
-    async def _run(self, flow: Flow[T], wait: Duration | None = None) -> T:
-        # The patience begins when the wait ends.
-        patience_s = self._settings.patience_s + (0 if wait is None else duration_ms("wait", wait) / 1000)
-        return await self._connection.run(flow, patience_s=patience_s)

@@ -1,20 +1,18 @@
+# Made from the asyncio client by `make format`: change that one.
 """The blocking consumer."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
 from lisa_common.bodies import BodyType, Codec, check_codec
-from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
-from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration, duration_ms
+from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
+from lisa_consumer.delivery.reading import Reading
 from lisa_consumer.delivery.values import read_values
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
@@ -22,16 +20,15 @@ from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["Consumer"]
 
-T = TypeVar("T")
 V = DefaultTypeVar("V", default=Any)
 
 
-class Consumer(Closing, Generic[V]):
-    """Reads topics as one consumer of a group; the caller acks. `AsyncConsumer` is its asyncio twin.
+class Consumer(Reading, Generic[V]):
+    """Reads topics as one consumer of a group; the caller acks.
 
-    Do not share it among threads. The first read creates the group: the first group of a topic also gets the messages
-    that were sent before. The URL and all other settings default to the environment or `lisa.toml`. Raises
-    InvalidInput for an invalid name, and if there are no topics.
+    Do not share a `Consumer` among threads, or an `AsyncConsumer` among tasks. The first read creates the group: the
+    first group of a topic also gets the messages that were sent before. The URL and all other settings default to the
+    environment or `lisa.toml`. Raises InvalidInput for an invalid name, and if there are no topics.
 
     With `body`, a type, each delivery has its decoded body in `value`; one whose body does not fit is rejected, and not
     returned. `codec` decodes bodies in place of JSON.
@@ -82,11 +79,14 @@ class Consumer(Closing, Generic[V]):
         leases, in place of the topic's visibility timeout. `topics` names others than the consumer's own. Durations are
         seconds or timedeltas. Raises InvalidInput for values out of range.
 
+        The read of an `AsyncConsumer` may be cancelled: what it has taken is given back before, unless that takes
+        longer than a second.
+
         Handle and settle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
         flow = read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
-        return self._run(flow, wait)
+        return self._read(flow, wait)
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, and sends what follows them. Returns one outcome for each; see `AckOutcome`."""
@@ -112,18 +112,3 @@ class Consumer(Closing, Generic[V]):
     def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
         """Renews leases, to `lease` from now or the topic's visibility timeout. Returns False for each lost lease."""
         return self._run(self._core.extend(deliveries, lease))
-
-    def close(self) -> None:
-        """Closes the connections; later calls raise Closed.
-
-        Deliveries that are not settled come again when their leases have run out; those of a read that was interrupted
-        are given back.
-        """
-        with suppress(LisaError):
-            self._connection.run(self._core.give_back())
-        self._connection.close()
-
-    def _run(self, flow: Flow[T], wait: Duration | None = None) -> T:
-        # The patience begins when the wait ends.
-        patience_s = self._settings.patience_s + (0 if wait is None else duration_ms("wait", wait) / 1000)
-        return self._connection.run(flow, patience_s=patience_s)

@@ -1,27 +1,15 @@
 """The asyncio client of operators."""
 
-import asyncio
-import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_start import wait_for_server
-from lisa_common.client.closing import AsyncClosing
-from lisa_common.errors import AccessDenied, LisaError
-from lisa_common.model.keys import events_channel
 from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
-from lisa_common.protocol.call import PING, Flow
-from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
-from lisa_common.protocol.registry import Topic, Topics
-from lisa_common.settings import Settings
+from lisa_common.protocol.registry import Topic
 from lisa_common.validation import Duration
 from lisa_manager.admin import (
     bulk,
@@ -42,7 +30,6 @@ from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
@@ -56,43 +43,53 @@ from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
-from lisa_manager.jobs import loader
-from lisa_manager.server_checks import Health, examine, judge_roles, read_version
-from lisa_manager.server_facts import ServerFacts, read_facts, read_time
-from lisa_manager.settings import ManagerSettings
 
 __all__ = ["AsyncAdmin"]
 
-T = TypeVar("T")
 
+class AsyncAdmin(AsyncObservingAdmin):
+    """Looks into topics and operates them. `Admin` may be shared among threads, `AsyncAdmin` among asyncio tasks.
 
-class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
-    """Looks into topics and operates them, from asyncio tasks. Promises what `Admin` promises."""
-
-    def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
-        self._settings = settings or ManagerSettings.load(redis_url=url)
-        self._prefix = self._settings.prefix
-        self._patience_s = patience_s
-        self._connection = AsyncConnection.of(self._settings, name="lisa-operator", url=url)
+    The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
+    of `lisa_common.errors`. While the server is away or refuses writes, each call tries again for `patience_s` seconds:
+    by default it tries once. Times are ms of the server's clock.
+    """
 
     async def sizes(self, topic: str | None = None) -> list[TopicSizes]:
-        """See `Admin.sizes`."""
+        """How many messages one topic holds, or each topic, by state and group. Raises UnknownTopic.
+
+        Cheap: two round trips for up to 250 shards, as a rule. A topic that cannot be read says so in `damage`.
+        """
         return await self._run(status.read_sizes(self._prefix, topic))
 
     async def status(self, topic: str | Sequence[str] | None = None) -> list[TopicStatus]:
-        """See `Admin.status`."""
+        """The sizes of one topic, of several or of all, and when their messages are or were due.
+
+        Raises UnknownTopic for one unknown topic; of several, leaves it out. Costs a few round trips more than `sizes`,
+        and counts the ready messages of short streams one by one.
+        """
         return await self._run(status.read_status(self._prefix, topic))
 
     async def traffic(self, topic: str | Sequence[str] | None = None) -> list[TopicTraffic]:
-        """See `Admin.traffic`."""
+        """How many entries the streams of one topic, of several or of all ever had, and how many each group has read.
+
+        The difference of two results gives rates. Costs two commands for each shard. Raises UnknownTopic for one
+        unknown topic; of several, leaves it out.
+        """
         return await self._run(traffic.read_traffic(self._prefix, topic))
 
     async def find(self, topic: str, id: str) -> Found | None:
-        """See `Admin.find`."""
+        """Everything known about a message: state, body, headers, the copy of each group with its failure.
+
+        None if nothing is known, or no longer known. Raises UnknownTopic.
+        """
         return await self._run(by_id.find(self._prefix, topic, id))
 
     async def trace(self, topic: str, id: str) -> tuple[Hop, ...]:
-        """See `Admin.trace`."""
+        """The messages that the copies of a message have become in dead letter topics, hop by hop, as far as known.
+
+        Reads the ids of all messages of those topics. Raises UnknownTopic.
+        """
         return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
@@ -105,22 +102,41 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         cursor: str | None = None,
         newest_first: bool = False,
     ) -> MessagePage:
-        """See `Admin.messages`."""
+        """A page of messages that are waiting, ready, delivered, in retry or in garbage, oldest first in each shard.
+
+        With `newest_first`, which is for garbage, those that died last come first in each shard.
+
+        Where the policy limits keys, those that are due but wait for others of their key come first, then all others.
+        `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
+        and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
+        UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.
+        """
         flow = listing.list_messages(
             self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
         )
         return await self._run(flow)
 
     async def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
-        """See `Admin.records`."""
+        """The records of messages by id: body, headers and limits. Raises UnknownTopic.
+
+        Leaves out those that are missing, cancelled or unreadable. All bodies are in memory at once.
+        """
         return await self._run(by_id.records(self._prefix, topic, ids))
 
     async def abort(self, topic: str, id: str) -> AbortOutcome:
-        """See `Admin.abort`."""
+        """Ends the deliveries of a message in all groups: it becomes garbage with reason `aborted`, and is not retried.
+
+        A worker notices within two seconds: it cancels a coroutine and kills a process of `run_in`, and begins nothing
+        of it. A plain function in a thread cannot be stopped, but its end does not count. Raises UnknownTopic;
+        OutcomeUnknown where a reply was lost.
+        """
         return await self._run(by_id.abort(self._prefix, topic, id))
 
     async def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
-        """See `Admin.cancel`."""
+        """Cancels messages that were not delivered yet. Returns the outcome for each id.
+
+        Raises UnknownTopic; OutcomeUnknown where a reply was lost.
+        """
         return await self._run(by_id.cancel(self._prefix, topic, ids))
 
     async def cancel_many(
@@ -131,30 +147,43 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         dry_run: bool = False,
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
-        """See `Admin.cancel_many`."""
-        flow = cancel_many(self._prefix, topic, where, dry_run=dry_run, on_progress=on_progress)
-        return await self._run(flow)
+        """Cancels the selected waiting messages, or with `dry_run` counts them; leaves those sent meanwhile."""
+        return await self._run(cancel_many(self._prefix, topic, where, dry_run=dry_run, on_progress=on_progress))
 
     async def reschedule(
         self, topic: str, ids: Sequence[str], *, delay: Duration | None = None, at: datetime | None = None
     ) -> dict[str, RescheduleOutcome]:
-        """See `Admin.reschedule`."""
+        """Gives messages that wait, or are to be retried, another due time: in `delay` seconds, or `at` a time.
+
+        With neither they are due now. Returns the outcome for each id. Raises UnknownTopic; OutcomeUnknown where a
+        reply was lost.
+        """
         return await self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
 
     async def garbage(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50, oldest_first: bool = False
     ) -> GarbageList:
-        """See `Admin.garbage`."""
+        """The latest dead letters, or the earliest, up to `limit` (1 to 1,000,000), without bodies.
+
+        Raises UnknownTopic.
+        """
         return await self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
 
     async def summarize_garbage(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 100_000
     ) -> GarbageSummary:
-        """See `Admin.summarize_garbage`."""
+        """Why dead letters died: counted by reason, first line of the error, group and release of the handler.
+
+        Looks at the latest `limit` (1 to 10,000,000), a thousand at a time; `more` tells that there are earlier ones.
+        Raises UnknownTopic.
+        """
         return await self._run(summarize(self._prefix, topic, where, limit))
 
     async def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
-        """See `Admin.count_garbage`."""
+        """How many selected dead letters a topic holds. Raises UnknownTopic.
+
+        A filter by more than `older_than` and `since` looks at each of them.
+        """
         return await self._run(bulk.count(self._prefix, topic, where))
 
     async def replay(
@@ -165,13 +194,16 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         *,
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
-        """See `Admin.replay`."""
+        """Makes the dead letters of these messages ready again, with all their attempts. Raises UnknownTopic.
+
+        Works in batches of 200. `on_progress` gets how many are done, and how many there are.
+        """
         return await self._run(bulk.replay(self._prefix, topic, by_id.id_list(ids), where, on_progress))
 
     async def replay_all(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
     ) -> BulkResult:
-        """See `Admin.replay_all`."""
+        """Makes all selected dead letters ready again, oldest first; see `replay`. Leaves those that die meanwhile."""
         return await self._run(bulk.replay(self._prefix, topic, None, where, on_progress))
 
     async def purge(
@@ -182,192 +214,191 @@ class AsyncAdmin(AsyncObservingAdmin, AsyncClosing):
         *,
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
-        """See `Admin.purge`."""
+        """Deletes the dead letters of these messages for good; see `replay`."""
         return await self._run(bulk.purge(self._prefix, topic, by_id.id_list(ids), where, on_progress))
 
     async def purge_all(
         self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
     ) -> BulkResult:
-        """See `Admin.purge_all`."""
+        """Deletes all selected dead letters for good, oldest first; see `replay`. Leaves those that die meanwhile."""
         return await self._run(bulk.purge(self._prefix, topic, None, where, on_progress))
 
     async def topics(self) -> list[Topic]:
-        """See `Admin.topics`."""
+        """All topics with their policies, by name."""
         return await self._run(topics.list_topics(self._prefix))
 
     async def create_topic(self, topic: str, **fields: Any) -> bool:
-        """See `Admin.create_topic`."""
+        """Declares a topic with a policy, as in `create_topic("orders", ttl_ms=60_000)`, unless it exists.
+
+        Returns whether it did not exist. Raises InvalidInput before anything is written.
+        """
         return await self._run(topics.create_topic(self._prefix, topic, fields))
 
     async def drop_topic(self, topic: str, *, force: bool = False) -> Dropped:
-        """See `Admin.drop_topic`."""
+        """Deletes a topic: its policy, its groups, and with `force` its messages and schedules.
+
+        Without `force`, messages and schedules keep it alive: then `done` is False. Raises UnknownTopic.
+        """
         return await self._run(topics.drop_topic(self._prefix, topic, force=force))
 
     async def policy(self, topic: str) -> Policy:
-        """See `Admin.policy`."""
-        return (await self._run(require_topic(self._prefix, topic))).policy
+        """The policy of a topic; its `model_fields_set` are the fields that are not defaults. Raises UnknownTopic."""
+        found = await self._run(require_topic(self._prefix, topic))
+        return found.policy
 
     async def set_policy(self, topic: str, **changes: Any) -> Policy:
-        """See `Admin.set_policy`."""
+        """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.
+
+        The value `DEFAULT` sets a field back, to what patterns give. Declares a topic that does not exist. Running
+        programs use the new policy within 10 seconds. Raises InvalidInput before anything is written. To set `paused`
+        alone always works, also where the topic cannot have what patterns give.
+        """
         return await self._run(topics.set_policy(self._prefix, topic, changes))
 
     async def pattern_policies(self) -> list[PatternPolicy]:
-        """See `Admin.pattern_policies`."""
+        """All policies of patterns, in the order in which they apply, then all caps."""
         return await self._run(patterns.list_patterns(self._prefix))
 
     async def set_pattern_policy(
         self, pattern: str, fields: Mapping[str, Any], *, priority: int | None = None, cap: bool = False
     ) -> PatternChange:
-        """See `Admin.set_pattern_policy`."""
+        """Sets policy fields of all topics that fit a pattern, those that exist and those that will.
+
+            admin.set_pattern_policy("orders.*", {"ttl_ms": 60_000, "max_retries": 3}, priority=10)
+
+        "*" stands for any text. A topic's own values win over those of patterns; among patterns that set the same
+        field, the highest `priority` wins (0 by default), then the one with the most characters besides "*". With
+        `cap`, the values are the highest that these topics may have, their own included; the lowest cap holds. Keeps
+        other fields of the pattern, and its priority; the value `DEFAULT` removes a field. When the call returns, all
+        topics have their new policies, except those in `failed`; managers complete a call that was interrupted, and so
+        does a repetition. Raises InvalidInput before anything is written, also where a topic cannot have a value.
+        """
         return await self._run(patterns.set_pattern(self._prefix, pattern, fields, priority=priority, cap=cap))
 
     async def drop_pattern_policy(self, pattern: str, *, cap: bool = False) -> PatternChange | None:
-        """See `Admin.drop_pattern_policy`."""
+        """Removes the policy of a pattern, or its cap, from all topics. Returns None where there was none.
+
+        Raises InvalidInput before anything is written, where a topic cannot have what other patterns then give it.
+        """
         return await self._run(patterns.drop_pattern(self._prefix, pattern, cap=cap))
 
     async def explain_policy(self, topic: str) -> Explained:
-        """See `Admin.explain_policy`."""
+        """Where each field of a topic's policy comes from. The topic need not exist."""
         return await self._run(patterns.explain(self._prefix, topic))
 
     async def reshard(self, topic: str, shards: int) -> ReshardResult:
-        """See `Admin.reshard`."""
+        """Spreads the new messages of a topic over another number of shards, while all programs run.
+
+        Stored messages stay in their shards, and are delivered from there. Raises UnknownTopic and InvalidInput.
+        """
         return await self._run(reshard.reshard(self._prefix, topic, shards))
 
     async def groups(self, topic: str) -> list[GroupDebt]:
-        """See `Admin.groups`."""
+        """The groups of a topic and what each owes, dropped groups that messages still name included.
+
+        Reads all of the topic's retries and garbage; `sizes` is cheaper. Raises UnknownTopic.
+        """
         return await self._run(groups.list_groups(self._prefix, topic))
 
     async def create_group(self, topic: str, group: str) -> None:
-        """See `Admin.create_group`."""
+        """Makes a group, if it is missing. The first group of a topic also gets the messages that are ready.
+
+        Raises UnknownTopic, TooManyGroups.
+        """
         await self._run(groups.create_group(self._prefix, topic, group))
 
     async def drop_group(self, topic: str, group: str, *, force: bool = False) -> DroppedGroup:
-        """See `Admin.drop_group`."""
+        """Drops a group, and with `force` the copies that it owes. Messages that no other group owes end then.
+
+        Without `force`, a group that owes anything stays: then `done` is False. Stop its consumers first (see `reading`
+        in `groups`), as they make it again. Raises UnknownTopic.
+        """
         return await self._run(groups.drop_group(self._prefix, topic, group, force=force))
 
     async def check(
         self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None
     ) -> CheckReport:
-        """See `Admin.check`."""
+        """Audits one topic, or all: each message must be in exactly one place per group. Works on topics in use.
+
+        `repair` makes all safe repairs. `on_progress` gets the shards done, and all shards. A topic that cannot be
+        read is a finding. Raises UnknownTopic.
+        """
         return await self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
 
-    async def events(self) -> AsyncGenerator[dict[str, TopicEvents]]:
-        """The events that managers publish, by topic: about once a second, if anything happened.
-
-        Raises when the subscription breaks.
-        """
-        async with aclosing(self._connection.listen(events_channel(self._prefix))) as messages:
-            async for message in messages:
-                if message is not None and (events := read_events(message)):
-                    yield events
-
     async def list_schedules(self, topic: str | None = None) -> list[ScheduleState]:
-        """See `Admin.list_schedules`."""
+        """All schedules by topic and name, or those of one topic, each with its next tick. Asks every topic."""
         return await self._run(schedules.list_schedules(self._topics, topic))
 
     async def schedule(self, topic: str, name: str) -> ScheduleState:
-        """See `Admin.schedule`."""
+        """One schedule; its `next_ticks` and `in_words` say when it runs. Raises UnknownSchedule."""
         return await self._run(schedules.read_schedule(self._topics, topic, name))
 
     async def set_schedule(self, topic: str, name: str, **fields: Any) -> bool:
-        """See `Admin.set_schedule`."""
+        """Sets fields of a schedule, and keeps its others; makes it if it does not exist.
+
+            admin.set_schedule("reports", "nightly", cron="30 2 * * *", tz="Europe/Berlin", body={"id": 7})
+
+        every           seconds or timedelta from 1 s on: ticks are the multiples since 1970; excludes `cron`
+        cron            five fields, or six with the seconds first; `tz` is its time zone, UTC by default
+        body, headers, ttl, max_retries, priority   as for a message; the body has at most 64 KiB
+        start, until    the first and the last moment that may be a tick: aware datetimes
+        catchup         ticks that no manager sent in time: "latest" of them (default), "all" within `catchup_window`
+                        (a day), or "none"
+        catchup_within  seconds or timedelta: ticks up to so late are sent, older ones skipped; with `catchup="latest"`
+                        the latest of them only; excludes "none" and `catchup_window`
+        overlap         "allow", or "skip": a tick is left out while the message of an earlier one is not done
+        jitter          seconds or timedelta: each tick is delayed by less, by an amount that its name and time decide
+        paused          whether it sends nothing
+
+        The value `DEFAULT` sets a field back. Returns whether anything changed. When the call returns, no tick of the
+        former version follows. Raises InvalidInput before anything is written.
+        """
         flow = schedule_changes.set_schedule(self._topics, topic, name, fields)
-        return (await self._run(flow)).changed
+        change = await self._run(flow)
+        return change.changed
 
     async def pause_schedule(self, topic: str, name: str) -> bool:
-        """See `Admin.pause_schedule`."""
+        """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
         flow = schedule_changes.set_paused(self._topics, topic, name, paused=True)
-        return (await self._run(flow)).changed
+        change = await self._run(flow)
+        return change.changed
 
     async def resume_schedule(self, topic: str, name: str) -> bool:
-        """See `Admin.resume_schedule`."""
+        """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
         flow = schedule_changes.set_paused(self._topics, topic, name, paused=False)
-        return (await self._run(flow)).changed
+        change = await self._run(flow)
+        return change.changed
 
     async def run_now(self, topic: str, name: str) -> str:
-        """See `Admin.run_now`."""
+        """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""
         return await self._run(schedule_sends.run_now(self._topics, topic, name))
 
     async def skip_tick(self, topic: str, name: str) -> int | None:
-        """See `Admin.skip_tick`."""
+        """Leaves out the next tick of a schedule; called again before that tick, it changes nothing.
+
+        Returns that tick, in ms since 1970; None where no more come. Raises UnknownSchedule, and InvalidInput for a
+        paused schedule.
+        """
         return await self._run(schedule_changes.skip_tick(self._topics, topic, name))
 
     async def backfill(self, topic: str, name: str, start: datetime, end: datetime) -> Backfilled:
-        """See `Admin.backfill`."""
+        """Sends the ticks of a past range, both ends included, whether or not they were sent before: up to 100,000.
+
+        A tick that another backfill has sent within the topic's dedup window is not sent again. Raises
+        UnknownSchedule and InvalidInput.
+        """
         return await self._run(schedule_sends.backfill(self._topics, topic, name, start, end))
 
     async def delete_schedule(self, topic: str, name: str) -> None:
-        """See `Admin.delete_schedule`."""
+        """Deletes a schedule: its tick ahead is taken back, messages that are due stay. Raises UnknownSchedule."""
         await self._run(schedule_changes.delete_schedule(self._topics, topic, name))
 
     async def import_schedules(
         self, schedules: Mapping[str, Mapping[str, Mapping[str, Any]]], *, prune: Sequence[str] = ()
     ) -> ImportedSchedules:
-        """See `Admin.import_schedules`."""
-        return await self._run(schedule_changes.import_schedules(self._topics, schedules, prune=prune))
+        """Makes schedules as these are, by topic and name, with the fields of `set_schedule` and defaults for the rest.
 
-    async def wait_for_server(
-        self,
-        stopping: asyncio.Event,
-        *,
-        patience_s: float = math.inf,
-        explain: Callable[[str], object] = lambda _: None,
-    ) -> bool:
-        """Waits up to `patience_s` seconds until the server answers. Returns False if `stopping` was set before.
-
-        `explain` is called with each error that it waits out. Raises the last one in the end, and at once an error that
-        waiting does not correct, such as a wrong password.
+        Deletes the other schedules of the topics in `prune`, of all topics with "*" among them. Keeps paused what is
+        paused, unless `paused` is given. Checks all before it writes any. Raises InvalidInput.
         """
-        return await wait_for_server(
-            lambda: self._connection.call(PING), patience_s=patience_s, stopping=stopping, explain=explain
-        )
-
-    async def doctor(self) -> Health:
-        """See `Admin.doctor`."""
-        try:
-            health = await examine(self._connection)
-        except AccessDenied as error:
-            health = Health([f"the server cannot be checked: {error}"])
-        try:
-            roles = await judge_roles(self._connection, self._prefix)
-        except LisaError as error:
-            roles = [f"what users may do cannot be checked: {error}"]
-        findings, hints = list[str](), list[str]()
-        # A user may know one of them only, and of a Cluster a node may be away.
-        with suppress(LisaError):
-            hints = list(filter(None, [await self.missing_manager()]))
-            if await self.topics():
-                findings, hints = hints, []
-        return replace(health, findings=[*health.findings, *findings], roles=roles, hints=hints)
-
-    async def missing_manager(self) -> str:
-        """See `Admin.missing_manager`."""
-        return await self._run(find_absence(self._prefix))
-
-    async def server_time(self) -> datetime:
-        """See `Admin.server_time`."""
-        return await self._run(read_time())
-
-    async def server_facts(self) -> ServerFacts:
-        """See `Admin.server_facts`."""
-        return await read_facts(self._connection, self._prefix)
-
-    async def server_version(self) -> tuple[int, ...]:
-        """See `Admin.server_version`."""
-        return await read_version(self._connection)
-
-    async def load_scripts(self) -> int:
-        """See `Admin.load_scripts`."""
-        return await loader.load_scripts(self._connection)
-
-    async def close(self) -> None:
-        """Closes the connections; later calls raise Closed."""
-        await self._connection.close()
-
-    @property
-    def _topics(self) -> Topics:
-        # Made for each call: a cached topic may have been dropped since.
-        return Topics(self._prefix)
-
-    async def _run(self, flow: Flow[T]) -> T:
-        return await self._connection.run(flow, patience_s=self._patience_s)
+        return await self._run(schedule_changes.import_schedules(self._topics, schedules, prune=prune))

@@ -1,23 +1,16 @@
+# Made from the asyncio client by `make format`: change that one.
 """The blocking client of operators."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from lisa_common.client.closing import Closing
-from lisa_common.client.connection import Connection
-from lisa_common.client.per_loop import is_loop_running
 from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
-from lisa_common.protocol.call import Flow
-from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
-from lisa_common.protocol.registry import Topic, Topics
-from lisa_common.settings import Settings
+from lisa_common.protocol.registry import Topic
 from lisa_common.validation import Duration
 from lisa_manager.admin import (
     bulk,
@@ -34,7 +27,6 @@ from lisa_manager.admin import (
     topics,
     traffic,
 )
-from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
@@ -52,29 +44,17 @@ from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
-from lisa_manager.server_checks import Health
-from lisa_manager.server_facts import ServerFacts, read_time
-from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Admin"]
 
-T = TypeVar("T")
 
-
-class Admin(ObservingAdmin, Closing):
-    """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
+class Admin(ObservingAdmin):
+    """Looks into topics and operates them. `Admin` may be shared among threads, `AsyncAdmin` among asyncio tasks.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
     of `lisa_common.errors`. While the server is away or refuses writes, each call tries again for `patience_s` seconds:
     by default it tries once. Times are ms of the server's clock.
     """
-
-    def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
-        self._settings = settings or ManagerSettings.load(redis_url=url)
-        self._url = url
-        self._prefix = self._settings.prefix
-        self._patience_s = patience_s
-        self._connection = Connection.of(self._settings, name="lisa-operator", url=url)
 
     def sizes(self, topic: str | None = None) -> list[TopicSizes]:
         """How many messages one topic holds, or each topic, by state and group. Raises UnknownTopic.
@@ -264,7 +244,8 @@ class Admin(ObservingAdmin, Closing):
 
     def policy(self, topic: str) -> Policy:
         """The policy of a topic; its `model_fields_set` are the fields that are not defaults. Raises UnknownTopic."""
-        return (self._run(require_topic(self._prefix, topic))).policy
+        found = self._run(require_topic(self._prefix, topic))
+        return found.policy
 
     def set_policy(self, topic: str, **changes: Any) -> Policy:
         """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.
@@ -374,17 +355,20 @@ class Admin(ObservingAdmin, Closing):
         former version follows. Raises InvalidInput before anything is written.
         """
         flow = schedule_changes.set_schedule(self._topics, topic, name, fields)
-        return self._run(flow).changed
+        change = self._run(flow)
+        return change.changed
 
     def pause_schedule(self, topic: str, name: str) -> bool:
         """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
         flow = schedule_changes.set_paused(self._topics, topic, name, paused=True)
-        return self._run(flow).changed
+        change = self._run(flow)
+        return change.changed
 
     def resume_schedule(self, topic: str, name: str) -> bool:
         """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
         flow = schedule_changes.set_paused(self._topics, topic, name, paused=False)
-        return self._run(flow).changed
+        change = self._run(flow)
+        return change.changed
 
     def run_now(self, topic: str, name: str) -> str:
         """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""
@@ -419,55 +403,3 @@ class Admin(ObservingAdmin, Closing):
         paused, unless `paused` is given. Checks all before it writes any. Raises InvalidInput.
         """
         return self._run(schedule_changes.import_schedules(self._topics, schedules, prune=prune))
-
-    def doctor(self) -> Health:
-        """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
-        return self._at_all_nodes(AsyncAdmin.doctor)
-
-    def missing_manager(self) -> str:
-        """Returns one line with the command to run if no manager runs; "" if one does, or if the user may not know."""
-        return self._run(find_absence(self._prefix))
-
-    def server_time(self) -> datetime:
-        """The server's clock: the `as_of` of filters, so that a count and what follows it select the same."""
-        return self._run(read_time())
-
-    def server_facts(self) -> ServerFacts:
-        """Version, memory, clients and clock of the server, or of each node, and the managers that lately lived."""
-        return self._at_all_nodes(AsyncAdmin.server_facts)
-
-    def server_version(self) -> tuple[int, ...]:
-        """The version of Redis that the server, or the oldest node of a Cluster, is compatible with, as in (7, 0)."""
-        return self._at_all_nodes(AsyncAdmin.server_version)
-
-    def load_scripts(self) -> int:
-        """Loads all scripts at each node, for users who may not (`acl --preloaded`). Returns the number of nodes."""
-        return self._at_all_nodes(AsyncAdmin.load_scripts)
-
-    def close(self) -> None:
-        """Closes the connections; later calls raise Closed."""
-        self._connection.close()
-
-    @property
-    def _topics(self) -> Topics:
-        # Made for each call: a cached topic may have been dropped since.
-        return Topics(self._prefix)
-
-    def _run(self, flow: Flow[T]) -> T:
-        return self._connection.run(flow, patience_s=self._patience_s)
-
-    def _at_all_nodes(self, call: Callable[[AsyncAdmin], Awaitable[T]]) -> T:
-        async def work() -> T:
-            # Only an asyncio connection can ask all nodes.
-            async with AsyncAdmin(self._url, settings=self._settings) as admin:
-                return await call(admin)
-
-        return _run_async(work())
-
-
-def _run_async(work: Coroutine[Any, Any, T]) -> T:
-    if not is_loop_running():
-        return asyncio.run(work)
-    # A notebook, for example, runs a loop in its thread.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()

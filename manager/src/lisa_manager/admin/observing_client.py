@@ -1,30 +1,22 @@
-"""The history and the activity of `Admin`: what people look at, beside sizes and messages."""
+# Made from the asyncio client by `make format`: change that one.
+"""The history and the activity of `AsyncAdmin`: what people look at, beside sizes and messages."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
 
 from lisa_common.model.worker_state import Wish, WorkerState
-from lisa_common.protocol.call import Flow
 from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations, workers
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.due_counts import DueCounts
 from lisa_manager.admin.history import Sample
 from lisa_manager.admin.operations import Operation
+from lisa_manager.admin.server_client import ServerAdmin
 
 __all__ = ["ObservingAdmin"]
 
-T = TypeVar("T")
 
-
-class ObservingAdmin:
+class ObservingAdmin(ServerAdmin):
     """What operators read and note beside messages."""
-
-    _prefix: str
-
-    @abstractmethod
-    def _run(self, flow: Flow[T]) -> T: ...
 
     def history(
         self, topics: Sequence[str], *, hours: float = 24.0, until_ms: int | None = None
