@@ -53,9 +53,21 @@ def _held(server: Server) -> Iterator[None]:
             client.execute_command("CLIENT", "UNPAUSE")
 
 
-def _queues(producer: Any) -> list[RequestQueue]:
+def _shared(producer: Any) -> Any:
+    """What the calls of a process share, or those of an event loop."""
     coalescer = getattr(producer, "_blocking", producer)._coalescer
-    queues = coalescer._queues if hasattr(coalescer, "_queues") else next(iter(coalescer._states.values())).queues
+    return next(iter(coalescer._states.values())) if hasattr(coalescer, "_states") else coalescer._of_loops.get()
+
+
+def _blocked(producer: Any) -> Any:
+    """Callers that wait until there is room, by topic."""
+    shared = _shared(producer)
+    return shared.blocked if hasattr(shared, "blocked") else shared._blocked
+
+
+def _queues(producer: Any) -> list[RequestQueue]:
+    shared = _shared(producer)
+    queues = shared.queues if hasattr(shared, "queues") else shared._queues
     return [queue for queue in list(queues.values()) if isinstance(queue, RequestQueue)]
 
 
@@ -195,9 +207,7 @@ async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
     with _held(server):
         first = await _first(producer, server)
         others = [asyncio.ensure_future(producer.send("orders", b"x" * 1000, id=f"m{n}", delay=60)) for n in range(40)]
-        coalescer = getattr(producer, "_blocking", producer)._coalescer
-        shared = next(iter(coalescer._states.values())) if hasattr(coalescer, "_states") else None
-        waiters = shared.blocked if shared else coalescer._blocked
+        waiters = _blocked(producer)
         await wait_until_async(lambda: len(waiters.get("orders", ())) + _waiting(producer) == 40)
         # Threads that came at the same moment have passed each other.
         assert _waiting(producer) < 20
