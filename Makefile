@@ -79,10 +79,10 @@ check: .venv/synced ## lint, formatting, floors, types, Lua scripts, blocking cl
 docs: .venv/synced ## build the docs site into site/; any warning fails
 	PYTHONPATH=. $(RUN) mkdocs build --quiet
 
-format: .venv/synced ## format, mend what ruff can mend by itself, and make the blocking clients from the asyncio ones
+format: .venv/synced ## make the blocking clients from the asyncio ones, format, and mend what ruff can mend by itself
+	PYTHONPATH=tests $(RUN) python -m lint.blocking
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
-	PYTHONPATH=tests $(RUN) python -m lint.blocking
 
 dist: | $(filter .tools/%,$(UV)) ## build all sdists and wheels into dist/, the same bytes for the same commit
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build --quiet --all-packages --clear --out-dir dist

@@ -23,7 +23,7 @@ from chaos.observer import Observer
 from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
-from lisa_manager.admin.check import check_groups
+from lisa_manager.admin.audit.check import check_groups
 from support.waiting import wait_until
 
 __all__ = ["Options", "Result", "run"]

@@ -25,7 +25,7 @@ from lisa_common.protocol.registry import Topics, read_registry
 from lisa_common.protocol.schedules import get_definition
 from lisa_common.protocol.scheduling import Home, find_home
 from lisa_manager import Admin
-from lisa_manager.admin import schedule_changes
+from lisa_manager.admin.schedules import changes
 from lisa_manager.settings import ManagerSettings
 from support.processes import Process
 from support.waiting import idle
@@ -128,14 +128,14 @@ class Author:
     def _flow(self, name: str, kind: str, number: int) -> Flow[Any]:
         place = (Topics(self._prefix), self._topic_of(name), name)
         if kind in {"pause", "resume"}:
-            return schedule_changes.set_paused(*place, paused=kind == "pause")
+            return changes.set_paused(*place, paused=kind == "pause")
         if kind == "delete":
-            return schedule_changes.delete_schedule(*place)
+            return changes.delete_schedule(*place)
         fields: dict[str, Any] = {"body": f"{name} {number}", "catchup": "all"}
         known = self._changes.versions[name]
         if kind == "set" or not known or known[-1].number < 0:
             fields |= {"every": self._dice.choice(_PERIODS_S), "paused": False}
-        return schedule_changes.set_schedule(*place, fields)
+        return changes.set_schedule(*place, fields)
 
     def _note(self, connection: Connection, name: str, began_ms: int) -> None:
         """Reads what is written now, and notes it if it is new."""

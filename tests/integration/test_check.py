@@ -11,8 +11,8 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.record import pack_content
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin.audit.check import Report, check
 from lisa_manager.admin.audit.snapshot import look, read_snapshot, repair
-from lisa_manager.admin.check import Report, check
 from support.commands import Commands
 from support.queue import Queue
 

@@ -14,7 +14,7 @@ from support.queue import Queue
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' consumers read a moment ago; whether that matters has a test of its own."""
-    monkeypatch.setattr("lisa_manager.admin.groups._READING_MS", 0)
+    monkeypatch.setattr("lisa_manager.admin.groups.debts._READING_MS", 0)
 
 
 def _groups(commands: Commands) -> dict[str, list[int]]:

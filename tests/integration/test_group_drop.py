@@ -10,8 +10,8 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
-from lisa_manager.admin.check import check
-from lisa_manager.admin.group_drop import drop_group
+from lisa_manager.admin.audit.check import check
+from lisa_manager.admin.groups.drop import drop_group
 from lisa_manager.resharding import reshard
 from support.queue import Queue
 from support.stepping import Stepped, interleavings

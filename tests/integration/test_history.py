@@ -17,7 +17,7 @@ from lisa_common.protocol.managing import Promoted
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
 from lisa_manager.admin.events import TopicEvents, read_events
-from lisa_manager.admin.history import Sample
+from lisa_manager.admin.topics.history import Sample
 from lisa_manager.jobs import history_writer as module
 from lisa_manager.jobs.history_writer import HistoryWriter
 from lisa_manager.jobs.reporter import Reporter

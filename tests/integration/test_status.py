@@ -112,8 +112,8 @@ def test_long_streams_are_counted_from_the_short_side(
     orders: Queue, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where much is ready, what was delivered is counted and taken off."""
-    monkeypatch.setattr("lisa_manager.admin.backlog._SMALL", 10)
-    monkeypatch.setattr("lisa_manager.admin.backlog.PAGE", 7)
+    monkeypatch.setattr("lisa_manager.admin.groups.backlog._SMALL", 10)
+    monkeypatch.setattr("lisa_manager.admin.groups.backlog.PAGE", 7)
     monkeypatch.setattr("lisa_manager.admin.queries.PAGE", 7)
     orders.join("billing")
     for number in range(60):

@@ -17,7 +17,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import close_shard
 from lisa_common.protocol.registry import read_mark
 from lisa_common.protocol.schedules import adopt
-from lisa_manager.admin.topics import Dropped, drop_topic
+from lisa_manager.admin.topics.policies import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue

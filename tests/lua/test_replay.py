@@ -6,7 +6,7 @@ import pytest
 
 from lisa_common.model.record import unpack_record
 from lisa_common.protocol.call import Flow, command
-from lisa_manager.admin import garbage
+from lisa_manager.admin.garbage import shard
 from support.queue import EPOCH_MS, Queue, outgoing
 
 
@@ -158,18 +158,18 @@ def test_thousand_at_once(queue: Queue) -> None:
     assert len(queue.read("g")) == 1_000
 
 
-@pytest.mark.parametrize("verb", [garbage.replay, garbage.purge])
+@pytest.mark.parametrize("verb", [shard.replay, shard.purge])
 def test_a_letter_that_died_again_is_left(queue: Queue, verb: Callable[..., Flow[list[str]]]) -> None:
     """What was listed may have been replayed and have died again, for a reason that was not selected."""
     queue.join("g")
     queue.send("a")
     queue.nack(*queue.read("g"), rejected=True)
-    listed, _ = queue.connection.run(garbage.named(queue.keys, ["a"]))
+    listed, _ = queue.connection.run(shard.named(queue.keys, ["a"]))
     queue.advance(1)
     queue.replay("g/a")
     queue.nack(*queue.read("g"), rejected=True)
     before = queue.contents()
     assert queue.connection.run(verb(queue.keys, listed)) == ["unknown"]
     assert queue.contents() == before
-    again, _ = queue.connection.run(garbage.named(queue.keys, ["a"]))
+    again, _ = queue.connection.run(shard.named(queue.keys, ["a"]))
     assert queue.connection.run(verb(queue.keys, again)) != ["unknown"]

@@ -22,12 +22,12 @@ from lisa_common.protocol.call import Call, script
 from lisa_common.protocol.consuming import Nack
 from lisa_common.protocol.paging import END, START
 from lisa_common.protocol.producing import State
-from lisa_manager.admin import topics
-from lisa_manager.admin.check import check
-from lisa_manager.admin.garbage import Pages, Selector
-from lisa_manager.admin.group_drop import drop_group as drop_group_flow
-from lisa_manager.admin.groups import read_groups
-from lisa_manager.admin.status import read_status
+from lisa_manager.admin.audit.check import check
+from lisa_manager.admin.garbage.shard import Pages, Selector
+from lisa_manager.admin.groups.debts import read_groups
+from lisa_manager.admin.groups.drop import drop_group as drop_group_flow
+from lisa_manager.admin.topics import policies
+from lisa_manager.admin.topics.status import read_status
 from support.queue import Queue, outgoing
 
 __all__ = ["Blocks", "Life", "Timed", "drop_group", "drop_topic", "look"]
@@ -316,4 +316,4 @@ def drop_group(blocks: Blocks, queue: Queue, group: str) -> None:
 def drop_topic(blocks: Blocks, queue: Queue) -> None:
     """`topic drop --force`."""
     with blocks.step("topic drop"):
-        queue.connection.run(topics.drop_topic(queue.keys.prefix, queue.keys.topic, force=True))
+        queue.connection.run(policies.drop_topic(queue.keys.prefix, queue.keys.topic, force=True))

@@ -20,7 +20,7 @@ from lisa_common.observing.health import Health
 from lisa_common.observing.metrics import MetricSet
 from lisa_common.observing.server import serving
 from lisa_common.validation import read_address
-from lisa_manager.admin.status import BUCKETS
+from lisa_manager.admin.topics.status import BUCKETS
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
 from support import wait_until, wait_until_async

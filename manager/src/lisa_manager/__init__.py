@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from lisa_common.protocol.registry import Topic
     from lisa_manager.admin.activity import Activity
     from lisa_manager.admin.async_client import AsyncAdmin
+    from lisa_manager.admin.audit.check import CheckReport, Finding
     from lisa_manager.admin.audit.problem import Kind, Problem
-    from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
-    from lisa_manager.admin.cancel_many import WaitingFilter
-    from lisa_manager.admin.check import CheckReport, Finding
     from lisa_manager.admin.client import Admin
-    from lisa_manager.admin.consumers import ConsumerStatus
-    from lisa_manager.admin.due_counts import DueCounts
     from lisa_manager.admin.events import TopicEvents
-    from lisa_manager.admin.garbage import REASONS, DeadLetter
-    from lisa_manager.admin.garbage_summary import GarbageCause, GarbageSummary
-    from lisa_manager.admin.groups import DroppedGroup, GroupDebt
-    from lisa_manager.admin.history import Lags, Sample
-    from lisa_manager.admin.listing import ListedMessage, MessagePage
+    from lisa_manager.admin.garbage.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
+    from lisa_manager.admin.garbage.shard import REASONS, DeadLetter
+    from lisa_manager.admin.garbage.summary import GarbageCause, GarbageSummary
+    from lisa_manager.admin.groups.consumers import ConsumerStatus
+    from lisa_manager.admin.groups.debts import DroppedGroup, GroupDebt
+    from lisa_manager.admin.messages.cancel_many import WaitingFilter
+    from lisa_manager.admin.messages.listing import ListedMessage, MessagePage
+    from lisa_manager.admin.messages.trace import Hop
     from lisa_manager.admin.operations import Operation, new_operation_id
-    from lisa_manager.admin.patterns import Explained, PatternChange
-    from lisa_manager.admin.reshard import ReshardResult
-    from lisa_manager.admin.schedule_changes import ImportedSchedules
-    from lisa_manager.admin.schedule_sends import Backfilled
-    from lisa_manager.admin.schedules import ScheduleState
-    from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
-    from lisa_manager.admin.topics import DEFAULT, Dropped
-    from lisa_manager.admin.trace import Hop
-    from lisa_manager.admin.traffic import TopicTraffic
+    from lisa_manager.admin.schedules.changes import ImportedSchedules
+    from lisa_manager.admin.schedules.sends import Backfilled
+    from lisa_manager.admin.schedules.states import ScheduleState
+    from lisa_manager.admin.topics.due_counts import DueCounts
+    from lisa_manager.admin.topics.history import Lags, Sample
+    from lisa_manager.admin.topics.patterns import Explained, PatternChange
+    from lisa_manager.admin.topics.policies import DEFAULT, Dropped
+    from lisa_manager.admin.topics.reshard import ReshardResult
+    from lisa_manager.admin.topics.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
+    from lisa_manager.admin.topics.traffic import TopicTraffic
     from lisa_manager.server_checks import Health
     from lisa_manager.server_facts import ManagerSign, NodeFacts, ServerFacts
     from lisa_manager.settings import ManagerSettings
@@ -128,29 +128,29 @@ if not TYPE_CHECKING:
             "lisa_common.protocol.registry": "Topic",
             "lisa_manager.admin.activity": "Activity",
             "lisa_manager.admin.async_client": "AsyncAdmin",
-            "lisa_manager.admin.bulk": "BulkResult GarbageFilter GarbageList OnProgress StopBulk",
-            "lisa_manager.admin.cancel_many": "WaitingFilter",
-            "lisa_manager.admin.check": "CheckReport Finding",
+            "lisa_manager.admin.garbage.bulk": "BulkResult GarbageFilter GarbageList OnProgress StopBulk",
+            "lisa_manager.admin.messages.cancel_many": "WaitingFilter",
+            "lisa_manager.admin.audit.check": "CheckReport Finding",
             "lisa_manager.admin.client": "Admin",
-            "lisa_manager.admin.consumers": "ConsumerStatus",
-            "lisa_manager.admin.due_counts": "DueCounts",
+            "lisa_manager.admin.groups.consumers": "ConsumerStatus",
+            "lisa_manager.admin.topics.due_counts": "DueCounts",
             "lisa_manager.admin.events": "TopicEvents",
-            "lisa_manager.admin.garbage": "REASONS DeadLetter",
-            "lisa_manager.admin.garbage_summary": "GarbageCause GarbageSummary",
-            "lisa_manager.admin.groups": "DroppedGroup GroupDebt",
-            "lisa_manager.admin.history": "Lags Sample",
-            "lisa_manager.admin.listing": "ListedMessage MessagePage",
+            "lisa_manager.admin.garbage.shard": "REASONS DeadLetter",
+            "lisa_manager.admin.garbage.summary": "GarbageCause GarbageSummary",
+            "lisa_manager.admin.groups.debts": "DroppedGroup GroupDebt",
+            "lisa_manager.admin.topics.history": "Lags Sample",
+            "lisa_manager.admin.messages.listing": "ListedMessage MessagePage",
             "lisa_manager.admin.operations": "Operation new_operation_id",
-            "lisa_manager.admin.patterns": "Explained PatternChange",
+            "lisa_manager.admin.topics.patterns": "Explained PatternChange",
             "lisa_manager.admin.audit.problem": "Kind Problem",
-            "lisa_manager.admin.reshard": "ReshardResult",
-            "lisa_manager.admin.schedule_changes": "ImportedSchedules",
-            "lisa_manager.admin.schedule_sends": "Backfilled",
-            "lisa_manager.admin.schedules": "ScheduleState",
-            "lisa_manager.admin.status": "BUCKETS GroupStatus TopicSizes TopicStatus",
-            "lisa_manager.admin.topics": "DEFAULT Dropped",
-            "lisa_manager.admin.trace": "Hop",
-            "lisa_manager.admin.traffic": "TopicTraffic",
+            "lisa_manager.admin.topics.reshard": "ReshardResult",
+            "lisa_manager.admin.schedules.changes": "ImportedSchedules",
+            "lisa_manager.admin.schedules.sends": "Backfilled",
+            "lisa_manager.admin.schedules.states": "ScheduleState",
+            "lisa_manager.admin.topics.status": "BUCKETS GroupStatus TopicSizes TopicStatus",
+            "lisa_manager.admin.topics.policies": "DEFAULT Dropped",
+            "lisa_manager.admin.messages.trace": "Hop",
+            "lisa_manager.admin.topics.traffic": "TopicTraffic",
             "lisa_manager.server_checks": "Health",
             "lisa_manager.server_facts": "ManagerSign NodeFacts ServerFacts",
             "lisa_manager.settings": "ManagerSettings",

@@ -111,7 +111,7 @@ def wishes_key(prefix: str) -> str:
 
 
 def history_key(prefix: str, topic: str) -> str:
-    """The stream of a topic's samples, for charts; it expires by itself. See `lisa_manager.admin.history`."""
+    """The stream of a topic's samples, for charts; it expires by itself. See `lisa_manager.admin.topics.history`."""
     return ShardKeys(prefix, topic).of(HISTORY)
 
 

@@ -11,38 +11,29 @@ from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_common.validation import Duration
-from lisa_manager.admin import (
-    bulk,
-    by_id,
-    check,
-    groups,
-    listing,
-    patterns,
-    reshard,
-    schedule_changes,
-    schedule_sends,
-    schedules,
-    status,
-    topics,
-    traffic,
-)
 from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
-from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
-from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
-from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
-from lisa_manager.admin.groups import DroppedGroup, GroupDebt
-from lisa_manager.admin.listing import MessagePage
-from lisa_manager.admin.patterns import Explained, PatternChange
+from lisa_manager.admin.audit import check
+from lisa_manager.admin.audit.check import CheckReport
+from lisa_manager.admin.garbage import bulk
+from lisa_manager.admin.garbage.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.garbage.summary import GarbageSummary, summarize
+from lisa_manager.admin.groups import debts
+from lisa_manager.admin.groups.debts import DroppedGroup, GroupDebt
+from lisa_manager.admin.messages import by_id, listing
+from lisa_manager.admin.messages.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
+from lisa_manager.admin.messages.listing import MessagePage
+from lisa_manager.admin.messages.trace import Hop, trace
 from lisa_manager.admin.queries import require_topic
-from lisa_manager.admin.reshard import ReshardResult
-from lisa_manager.admin.schedule_changes import ImportedSchedules
-from lisa_manager.admin.schedule_sends import Backfilled
-from lisa_manager.admin.schedules import ScheduleState
-from lisa_manager.admin.status import TopicSizes, TopicStatus
-from lisa_manager.admin.topics import Dropped
-from lisa_manager.admin.trace import Hop, trace
-from lisa_manager.admin.traffic import TopicTraffic
+from lisa_manager.admin.schedules import changes, sends, states
+from lisa_manager.admin.schedules.changes import ImportedSchedules
+from lisa_manager.admin.schedules.sends import Backfilled
+from lisa_manager.admin.schedules.states import ScheduleState
+from lisa_manager.admin.topics import patterns, policies, reshard, status, traffic
+from lisa_manager.admin.topics.patterns import Explained, PatternChange
+from lisa_manager.admin.topics.policies import Dropped
+from lisa_manager.admin.topics.reshard import ReshardResult
+from lisa_manager.admin.topics.status import TopicSizes, TopicStatus
+from lisa_manager.admin.topics.traffic import TopicTraffic
 
 __all__ = ["AsyncAdmin"]
 
@@ -225,21 +216,21 @@ class AsyncAdmin(AsyncObservingAdmin):
 
     async def topics(self) -> list[Topic]:
         """All topics with their policies, by name."""
-        return await self._run(topics.list_topics(self._prefix))
+        return await self._run(policies.list_topics(self._prefix))
 
     async def create_topic(self, topic: str, **fields: Any) -> bool:
         """Declares a topic with a policy, as in `create_topic("orders", ttl_ms=60_000)`, unless it exists.
 
         Returns whether it did not exist. Raises InvalidInput before anything is written.
         """
-        return await self._run(topics.create_topic(self._prefix, topic, fields))
+        return await self._run(policies.create_topic(self._prefix, topic, fields))
 
     async def drop_topic(self, topic: str, *, force: bool = False) -> Dropped:
         """Deletes a topic: its policy, its groups, and with `force` its messages and schedules.
 
         Without `force`, messages and schedules keep it alive: then `done` is False. Raises UnknownTopic.
         """
-        return await self._run(topics.drop_topic(self._prefix, topic, force=force))
+        return await self._run(policies.drop_topic(self._prefix, topic, force=force))
 
     async def policy(self, topic: str) -> Policy:
         """The policy of a topic; its `model_fields_set` are the fields that are not defaults. Raises UnknownTopic."""
@@ -253,7 +244,7 @@ class AsyncAdmin(AsyncObservingAdmin):
         programs use the new policy within 10 seconds. Raises InvalidInput before anything is written. To set `paused`
         alone always works, also where the topic cannot have what patterns give.
         """
-        return await self._run(topics.set_policy(self._prefix, topic, changes))
+        return await self._run(policies.set_policy(self._prefix, topic, changes))
 
     async def pattern_policies(self) -> list[PatternPolicy]:
         """All policies of patterns, in the order in which they apply, then all caps."""
@@ -298,14 +289,14 @@ class AsyncAdmin(AsyncObservingAdmin):
 
         Reads all of the topic's retries and garbage; `sizes` is cheaper. Raises UnknownTopic.
         """
-        return await self._run(groups.list_groups(self._prefix, topic))
+        return await self._run(debts.list_groups(self._prefix, topic))
 
     async def create_group(self, topic: str, group: str) -> None:
         """Makes a group, if it is missing. The first group of a topic also gets the messages that are ready.
 
         Raises UnknownTopic, TooManyGroups.
         """
-        await self._run(groups.create_group(self._prefix, topic, group))
+        await self._run(debts.create_group(self._prefix, topic, group))
 
     async def drop_group(self, topic: str, group: str, *, force: bool = False) -> DroppedGroup:
         """Drops a group, and with `force` the copies that it owes. Messages that no other group owes end then.
@@ -313,7 +304,7 @@ class AsyncAdmin(AsyncObservingAdmin):
         Without `force`, a group that owes anything stays: then `done` is False. Stop its consumers first (see `reading`
         in `groups`), as they make it again. Raises UnknownTopic.
         """
-        return await self._run(groups.drop_group(self._prefix, topic, group, force=force))
+        return await self._run(debts.drop_group(self._prefix, topic, group, force=force))
 
     async def check(
         self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None
@@ -327,11 +318,11 @@ class AsyncAdmin(AsyncObservingAdmin):
 
     async def list_schedules(self, topic: str | None = None) -> list[ScheduleState]:
         """All schedules by topic and name, or those of one topic, each with its next tick. Asks every topic."""
-        return await self._run(schedules.list_schedules(self._topics, topic))
+        return await self._run(states.list_schedules(self._topics, topic))
 
     async def schedule(self, topic: str, name: str) -> ScheduleState:
         """One schedule; its `next_ticks` and `in_words` say when it runs. Raises UnknownSchedule."""
-        return await self._run(schedules.read_schedule(self._topics, topic, name))
+        return await self._run(states.read_schedule(self._topics, topic, name))
 
     async def set_schedule(self, topic: str, name: str, **fields: Any) -> bool:
         """Sets fields of a schedule, and keeps its others; makes it if it does not exist.
@@ -353,25 +344,25 @@ class AsyncAdmin(AsyncObservingAdmin):
         The value `DEFAULT` sets a field back. Returns whether anything changed. When the call returns, no tick of the
         former version follows. Raises InvalidInput before anything is written.
         """
-        flow = schedule_changes.set_schedule(self._topics, topic, name, fields)
+        flow = changes.set_schedule(self._topics, topic, name, fields)
         change = await self._run(flow)
         return change.changed
 
     async def pause_schedule(self, topic: str, name: str) -> bool:
         """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
-        flow = schedule_changes.set_paused(self._topics, topic, name, paused=True)
+        flow = changes.set_paused(self._topics, topic, name, paused=True)
         change = await self._run(flow)
         return change.changed
 
     async def resume_schedule(self, topic: str, name: str) -> bool:
         """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
-        flow = schedule_changes.set_paused(self._topics, topic, name, paused=False)
+        flow = changes.set_paused(self._topics, topic, name, paused=False)
         change = await self._run(flow)
         return change.changed
 
     async def run_now(self, topic: str, name: str) -> str:
         """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""
-        return await self._run(schedule_sends.run_now(self._topics, topic, name))
+        return await self._run(sends.run_now(self._topics, topic, name))
 
     async def skip_tick(self, topic: str, name: str) -> int | None:
         """Leaves out the next tick of a schedule; called again before that tick, it changes nothing.
@@ -379,7 +370,7 @@ class AsyncAdmin(AsyncObservingAdmin):
         Returns that tick, in ms since 1970; None where no more come. Raises UnknownSchedule, and InvalidInput for a
         paused schedule.
         """
-        return await self._run(schedule_changes.skip_tick(self._topics, topic, name))
+        return await self._run(changes.skip_tick(self._topics, topic, name))
 
     async def backfill(self, topic: str, name: str, start: datetime, end: datetime) -> Backfilled:
         """Sends the ticks of a past range, both ends included, whether or not they were sent before: up to 100,000.
@@ -387,11 +378,11 @@ class AsyncAdmin(AsyncObservingAdmin):
         A tick that another backfill has sent within the topic's dedup window is not sent again. Raises
         UnknownSchedule and InvalidInput.
         """
-        return await self._run(schedule_sends.backfill(self._topics, topic, name, start, end))
+        return await self._run(sends.backfill(self._topics, topic, name, start, end))
 
     async def delete_schedule(self, topic: str, name: str) -> None:
         """Deletes a schedule: its tick ahead is taken back, messages that are due stay. Raises UnknownSchedule."""
-        await self._run(schedule_changes.delete_schedule(self._topics, topic, name))
+        await self._run(changes.delete_schedule(self._topics, topic, name))
 
     async def import_schedules(
         self, schedules: Mapping[str, Mapping[str, Mapping[str, Any]]], *, prune: Sequence[str] = ()
@@ -401,4 +392,4 @@ class AsyncAdmin(AsyncObservingAdmin):
         Deletes the other schedules of the topics in `prune`, of all topics with "*" among them. Keeps paused what is
         paused, unless `paused` is given. Checks all before it writes any. Raises InvalidInput.
         """
-        return await self._run(schedule_changes.import_schedules(self._topics, schedules, prune=prune))
+        return await self._run(changes.import_schedules(self._topics, schedules, prune=prune))

@@ -18,8 +18,8 @@ from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.registry import Topics
 from lisa_common.settings import Settings
 from lisa_manager.admin.events import TopicEvents, read_events
-from lisa_manager.admin.topics import list_topics
-from lisa_manager.jobs import loader
+from lisa_manager.admin.topics.policies import list_topics
+from lisa_manager.script_loading import load_scripts
 from lisa_manager.server_checks import Health, examine, judge_roles, read_version
 from lisa_manager.server_facts import ServerFacts, read_facts, read_time
 from lisa_manager.settings import ManagerSettings
@@ -74,7 +74,7 @@ class AsyncServerAdmin(AsyncClosing):
 
     async def load_scripts(self) -> int:
         """Loads all scripts at each node, for users who may not (`acl --preloaded`). Returns the number of nodes."""
-        return await loader.load_scripts(self._connection)
+        return await load_scripts(self._connection)
 
     async def events(self) -> AsyncGenerator[dict[str, TopicEvents]]:
         """The events that managers publish, by topic: about once a second, if anything happened.

@@ -12,38 +12,29 @@ from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_common.validation import Duration
-from lisa_manager.admin import (
-    bulk,
-    by_id,
-    check,
-    groups,
-    listing,
-    patterns,
-    reshard,
-    schedule_changes,
-    schedule_sends,
-    schedules,
-    status,
-    topics,
-    traffic,
-)
-from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
-from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
-from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.garbage_summary import GarbageSummary, summarize
-from lisa_manager.admin.groups import DroppedGroup, GroupDebt
-from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.audit import check
+from lisa_manager.admin.audit.check import CheckReport
+from lisa_manager.admin.garbage import bulk
+from lisa_manager.admin.garbage.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.garbage.summary import GarbageSummary, summarize
+from lisa_manager.admin.groups import debts
+from lisa_manager.admin.groups.debts import DroppedGroup, GroupDebt
+from lisa_manager.admin.messages import by_id, listing
+from lisa_manager.admin.messages.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
+from lisa_manager.admin.messages.listing import MessagePage
+from lisa_manager.admin.messages.trace import Hop, trace
 from lisa_manager.admin.observing_client import ObservingAdmin
-from lisa_manager.admin.patterns import Explained, PatternChange
 from lisa_manager.admin.queries import require_topic
-from lisa_manager.admin.reshard import ReshardResult
-from lisa_manager.admin.schedule_changes import ImportedSchedules
-from lisa_manager.admin.schedule_sends import Backfilled
-from lisa_manager.admin.schedules import ScheduleState
-from lisa_manager.admin.status import TopicSizes, TopicStatus
-from lisa_manager.admin.topics import Dropped
-from lisa_manager.admin.trace import Hop, trace
-from lisa_manager.admin.traffic import TopicTraffic
+from lisa_manager.admin.schedules import changes, sends, states
+from lisa_manager.admin.schedules.changes import ImportedSchedules
+from lisa_manager.admin.schedules.sends import Backfilled
+from lisa_manager.admin.schedules.states import ScheduleState
+from lisa_manager.admin.topics import patterns, policies, reshard, status, traffic
+from lisa_manager.admin.topics.patterns import Explained, PatternChange
+from lisa_manager.admin.topics.policies import Dropped
+from lisa_manager.admin.topics.reshard import ReshardResult
+from lisa_manager.admin.topics.status import TopicSizes, TopicStatus
+from lisa_manager.admin.topics.traffic import TopicTraffic
 
 __all__ = ["Admin"]
 
@@ -226,21 +217,21 @@ class Admin(ObservingAdmin):
 
     def topics(self) -> list[Topic]:
         """All topics with their policies, by name."""
-        return self._run(topics.list_topics(self._prefix))
+        return self._run(policies.list_topics(self._prefix))
 
     def create_topic(self, topic: str, **fields: Any) -> bool:
         """Declares a topic with a policy, as in `create_topic("orders", ttl_ms=60_000)`, unless it exists.
 
         Returns whether it did not exist. Raises InvalidInput before anything is written.
         """
-        return self._run(topics.create_topic(self._prefix, topic, fields))
+        return self._run(policies.create_topic(self._prefix, topic, fields))
 
     def drop_topic(self, topic: str, *, force: bool = False) -> Dropped:
         """Deletes a topic: its policy, its groups, and with `force` its messages and schedules.
 
         Without `force`, messages and schedules keep it alive: then `done` is False. Raises UnknownTopic.
         """
-        return self._run(topics.drop_topic(self._prefix, topic, force=force))
+        return self._run(policies.drop_topic(self._prefix, topic, force=force))
 
     def policy(self, topic: str) -> Policy:
         """The policy of a topic; its `model_fields_set` are the fields that are not defaults. Raises UnknownTopic."""
@@ -254,7 +245,7 @@ class Admin(ObservingAdmin):
         programs use the new policy within 10 seconds. Raises InvalidInput before anything is written. To set `paused`
         alone always works, also where the topic cannot have what patterns give.
         """
-        return self._run(topics.set_policy(self._prefix, topic, changes))
+        return self._run(policies.set_policy(self._prefix, topic, changes))
 
     def pattern_policies(self) -> list[PatternPolicy]:
         """All policies of patterns, in the order in which they apply, then all caps."""
@@ -299,14 +290,14 @@ class Admin(ObservingAdmin):
 
         Reads all of the topic's retries and garbage; `sizes` is cheaper. Raises UnknownTopic.
         """
-        return self._run(groups.list_groups(self._prefix, topic))
+        return self._run(debts.list_groups(self._prefix, topic))
 
     def create_group(self, topic: str, group: str) -> None:
         """Makes a group, if it is missing. The first group of a topic also gets the messages that are ready.
 
         Raises UnknownTopic, TooManyGroups.
         """
-        self._run(groups.create_group(self._prefix, topic, group))
+        self._run(debts.create_group(self._prefix, topic, group))
 
     def drop_group(self, topic: str, group: str, *, force: bool = False) -> DroppedGroup:
         """Drops a group, and with `force` the copies that it owes. Messages that no other group owes end then.
@@ -314,7 +305,7 @@ class Admin(ObservingAdmin):
         Without `force`, a group that owes anything stays: then `done` is False. Stop its consumers first (see `reading`
         in `groups`), as they make it again. Raises UnknownTopic.
         """
-        return self._run(groups.drop_group(self._prefix, topic, group, force=force))
+        return self._run(debts.drop_group(self._prefix, topic, group, force=force))
 
     def check(
         self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None
@@ -328,11 +319,11 @@ class Admin(ObservingAdmin):
 
     def list_schedules(self, topic: str | None = None) -> list[ScheduleState]:
         """All schedules by topic and name, or those of one topic, each with its next tick. Asks every topic."""
-        return self._run(schedules.list_schedules(self._topics, topic))
+        return self._run(states.list_schedules(self._topics, topic))
 
     def schedule(self, topic: str, name: str) -> ScheduleState:
         """One schedule; its `next_ticks` and `in_words` say when it runs. Raises UnknownSchedule."""
-        return self._run(schedules.read_schedule(self._topics, topic, name))
+        return self._run(states.read_schedule(self._topics, topic, name))
 
     def set_schedule(self, topic: str, name: str, **fields: Any) -> bool:
         """Sets fields of a schedule, and keeps its others; makes it if it does not exist.
@@ -354,25 +345,25 @@ class Admin(ObservingAdmin):
         The value `DEFAULT` sets a field back. Returns whether anything changed. When the call returns, no tick of the
         former version follows. Raises InvalidInput before anything is written.
         """
-        flow = schedule_changes.set_schedule(self._topics, topic, name, fields)
+        flow = changes.set_schedule(self._topics, topic, name, fields)
         change = self._run(flow)
         return change.changed
 
     def pause_schedule(self, topic: str, name: str) -> bool:
         """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
-        flow = schedule_changes.set_paused(self._topics, topic, name, paused=True)
+        flow = changes.set_paused(self._topics, topic, name, paused=True)
         change = self._run(flow)
         return change.changed
 
     def resume_schedule(self, topic: str, name: str) -> bool:
         """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
-        flow = schedule_changes.set_paused(self._topics, topic, name, paused=False)
+        flow = changes.set_paused(self._topics, topic, name, paused=False)
         change = self._run(flow)
         return change.changed
 
     def run_now(self, topic: str, name: str) -> str:
         """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""
-        return self._run(schedule_sends.run_now(self._topics, topic, name))
+        return self._run(sends.run_now(self._topics, topic, name))
 
     def skip_tick(self, topic: str, name: str) -> int | None:
         """Leaves out the next tick of a schedule; called again before that tick, it changes nothing.
@@ -380,7 +371,7 @@ class Admin(ObservingAdmin):
         Returns that tick, in ms since 1970; None where no more come. Raises UnknownSchedule, and InvalidInput for a
         paused schedule.
         """
-        return self._run(schedule_changes.skip_tick(self._topics, topic, name))
+        return self._run(changes.skip_tick(self._topics, topic, name))
 
     def backfill(self, topic: str, name: str, start: datetime, end: datetime) -> Backfilled:
         """Sends the ticks of a past range, both ends included, whether or not they were sent before: up to 100,000.
@@ -388,11 +379,11 @@ class Admin(ObservingAdmin):
         A tick that another backfill has sent within the topic's dedup window is not sent again. Raises
         UnknownSchedule and InvalidInput.
         """
-        return self._run(schedule_sends.backfill(self._topics, topic, name, start, end))
+        return self._run(sends.backfill(self._topics, topic, name, start, end))
 
     def delete_schedule(self, topic: str, name: str) -> None:
         """Deletes a schedule: its tick ahead is taken back, messages that are due stay. Raises UnknownSchedule."""
-        self._run(schedule_changes.delete_schedule(self._topics, topic, name))
+        self._run(changes.delete_schedule(self._topics, topic, name))
 
     def import_schedules(
         self, schedules: Mapping[str, Mapping[str, Mapping[str, Any]]], *, prune: Sequence[str] = ()
@@ -402,4 +393,4 @@ class Admin(ObservingAdmin):
         Deletes the other schedules of the topics in `prune`, of all topics with "*" among them. Keeps paused what is
         paused, unless `paused` is given. Checks all before it writes any. Raises InvalidInput.
         """
-        return self._run(schedule_changes.import_schedules(self._topics, schedules, prune=prune))
+        return self._run(changes.import_schedules(self._topics, schedules, prune=prune))

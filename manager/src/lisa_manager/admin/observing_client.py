@@ -4,13 +4,15 @@
 from collections.abc import Sequence
 
 from lisa_common.model.worker_state import Wish, WorkerState
-from lisa_manager.admin import activity, consumers, due_counts, history, memory, operations, workers
+from lisa_manager.admin import activity, operations, workers
 from lisa_manager.admin.activity import Activity
-from lisa_manager.admin.consumers import ConsumerStatus
-from lisa_manager.admin.due_counts import DueCounts
-from lisa_manager.admin.history import Sample
+from lisa_manager.admin.groups import consumers
+from lisa_manager.admin.groups.consumers import ConsumerStatus
 from lisa_manager.admin.operations import Operation
 from lisa_manager.admin.server_client import ServerAdmin
+from lisa_manager.admin.topics import due_counts, history, memory
+from lisa_manager.admin.topics.due_counts import DueCounts
+from lisa_manager.admin.topics.history import Sample
 
 __all__ = ["ObservingAdmin"]
 

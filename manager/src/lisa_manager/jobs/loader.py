@@ -8,8 +8,9 @@ from lisa_common.logs import event
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
+from lisa_manager.script_loading import load_scripts
 
-__all__ = ["Loader", "load_scripts"]
+__all__ = ["Loader"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +44,3 @@ class Loader:
 
 def _exist() -> Call[list[int]]:
     return command("SCRIPT", "EXISTS", *(load(name).sha for name in SCRIPT_NAMES))
-
-
-async def load_scripts(connection: AsyncConnection) -> int:
-    """Loads all scripts at each node. Returns the number of nodes; raises the first error."""
-    calls: list[Call[bytes]] = [command("SCRIPT", "LOAD", load(name).text) for name in SCRIPT_NAMES]
-    answers = await connection.survey(calls)
-    for answer in answers.values():
-        for reply in [answer] if isinstance(answer, LisaError) else answer:
-            if isinstance(reply, LisaError):
-                raise reply
-    return len(answers)

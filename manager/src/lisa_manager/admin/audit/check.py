@@ -10,10 +10,10 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import fields_of
+from lisa_manager.admin.audit.missing_groups import complete_groups, missing_groups
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.admin.missing_groups import complete_groups, missing_groups
 from lisa_manager.admin.queries import chunks, list_layouts, require_topic
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards

@@ -22,8 +22,8 @@ from lisa_common.protocol.schedules import (
 from lisa_common.protocol.scheduling import Change, Home, advance, change, find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
-from lisa_manager.admin.schedules import existing_schedule, list_schedules
-from lisa_manager.admin.topics import DEFAULT
+from lisa_manager.admin.schedules.states import existing_schedule, list_schedules
+from lisa_manager.admin.topics.policies import DEFAULT
 
 __all__ = ["ImportedSchedules", "delete_schedule", "import_schedules", "set_paused", "set_schedule", "skip_tick"]
 

@@ -17,7 +17,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import moment_ms
-from lisa_manager.admin.schedules import read_schedule
+from lisa_manager.admin.schedules.states import read_schedule
 from lisa_manager.resharding import known_in_former
 
 __all__ = ["Backfilled", "backfill", "run_now"]

@@ -12,8 +12,8 @@ from lisa_common.protocol.groups import join
 from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_name
-from lisa_manager.admin import group_drop
-from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.groups import drop
+from lisa_manager.admin.groups.backlog import Backlog, read_backlogs
 from lisa_manager.admin.queries import PAGE, require_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 
@@ -73,7 +73,7 @@ def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[Drop
     """Drops a group of a topic; raises UnknownTopic."""
     check_name("group", group)
     layout = yield from require_topic(prefix, topic)
-    ended = yield from group_drop.drop_group(layout, group, force=force)
+    ended = yield from drop.drop_group(layout, group, force=force)
     return DroppedGroup(ended is not None, ended or 0)
 
 

@@ -6,8 +6,8 @@ from typing import Final
 from lisa_common.model.failure import first_line
 from lisa_common.protocol.call import Flow
 from lisa_common.validation import check_int
-from lisa_manager.admin.bulk import GarbageFilter, count_all, selector_of
-from lisa_manager.admin.garbage import DeadLetter, Pages, read_merged
+from lisa_manager.admin.garbage.bulk import GarbageFilter, count_all, selector_of
+from lisa_manager.admin.garbage.shard import DeadLetter, Pages, read_merged
 from lisa_manager.admin.queries import PAGE, require_topic
 
 __all__ = ["GarbageCause", "GarbageSummary", "summarize"]

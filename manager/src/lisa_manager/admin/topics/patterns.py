@@ -10,7 +10,7 @@ from lisa_common.model.pattern_policies import Origin, PatternPolicies, PatternP
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.registry import Topic, parse_topic, read_registry, store_patterns
 from lisa_common.validation import check_name
-from lisa_manager.admin.topics import DEFAULT
+from lisa_manager.admin.topics.policies import DEFAULT
 from lisa_manager.pattern_policies import apply_patterns
 
 __all__ = ["Explained", "PatternChange", "drop_pattern", "explain", "list_patterns", "set_pattern"]

@@ -12,8 +12,8 @@ from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms, moment_ms
-from lisa_manager.admin import garbage
-from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Selector, read_merged
+from lisa_manager.admin.garbage import shard
+from lisa_manager.admin.garbage.shard import REASONS, DeadLetter, Pages, Selector, read_merged
 from lisa_manager.admin.queries import require_topic
 
 __all__ = [
@@ -157,7 +157,7 @@ def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[i
 
 def count_all(layout: Layout, selector: Selector) -> Flow[int]:
     """How many dead letters died at the times that are selected."""
-    return sum((yield [garbage.count(keys, selector) for keys in layout.served]))
+    return sum((yield [shard.count(keys, selector) for keys in layout.served]))
 
 
 _Verb = Callable[[ShardKeys, Sequence[DeadLetter]], Flow[list[str]]]
@@ -167,14 +167,14 @@ def replay(
     prefix: str, topic: str, ids: Sequence[str] | None, where: GarbageFilter, on_progress: OnProgress | None
 ) -> Flow[BulkResult]:
     """Replays the dead letters of these messages, or all with None."""
-    return (yield from _run(_Bulk("replayed", garbage.replay, on_progress), prefix, topic, ids, where))
+    return (yield from _run(_Bulk("replayed", shard.replay, on_progress), prefix, topic, ids, where))
 
 
 def purge(
     prefix: str, topic: str, ids: Sequence[str] | None, where: GarbageFilter, on_progress: OnProgress | None
 ) -> Flow[BulkResult]:
     """Purges the dead letters of these messages, or all with None."""
-    return (yield from _run(_Bulk("purged", garbage.purge, on_progress), prefix, topic, ids, where))
+    return (yield from _run(_Bulk("purged", shard.purge, on_progress), prefix, topic, ids, where))
 
 
 def _run(bulk: "_Bulk", prefix: str, topic: str, ids: Sequence[str] | None, where: GarbageFilter) -> Flow[BulkResult]:
@@ -206,7 +206,7 @@ class _Bulk:
         for shards in (layout.shards, *layout.former.values()):
             places, missing = by_shard(missing, partial(home, shards)), []
             for keys, of_shard in places.items():
-                letters, unknown = yield from garbage.named(keys, of_shard)
+                letters, unknown = yield from shard.named(keys, of_shard)
                 selected = [letter for letter in letters if selector.matches(letter)]
                 yield from self._work(keys, selected)
                 self.outcomes["passed over"] += len({x.id for x in letters} - {x.id for x in selected})
@@ -229,7 +229,7 @@ class _Bulk:
                 self._report(done, max(total, done))
 
     def _work(self, keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[None]:
-        for batch in garbage.batches(letters):
+        for batch in shard.batches(letters):
             self.outcomes.update((yield from self.verb(keys, batch)))
 
     def _report(self, done: int, total: int) -> None:

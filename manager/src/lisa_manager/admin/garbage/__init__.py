@@ -1,0 +1,1 @@
+"""Dead letters: listed, counted, summed up, replayed and purged."""

@@ -1,0 +1,1 @@
+"""The groups of a topic: what each owes, its backlog, its consumers."""

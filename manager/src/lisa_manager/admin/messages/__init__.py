@@ -1,0 +1,1 @@
+"""Messages that are not dead letters: by id, by page, by filter."""

@@ -1,0 +1,1 @@
+"""Topics: policies, sizes, traffic, limits, memory, history."""
