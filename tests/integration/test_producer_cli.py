@@ -217,7 +217,7 @@ def test_load_sends_in_batches(
     commands: Commands, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file is never in memory as a whole: after so many lines the collected ones are sent."""
-    monkeypatch.setattr("lisa_producer.bulk._MAX_MESSAGES", 10)
+    monkeypatch.setattr("lisa_producer.bulk_sender._MAX_MESSAGES", 10)
     path = _file(tmp_path, *({"body": number, "topic": f"t{number % 2}"} for number in range(95)))
     assert commands.producer("load", path).out == "sent 95, duplicates 0, failed 0\n"
     assert client.xlen(f"{commands.prefix}:{{t0}}:ready") == 48

@@ -14,7 +14,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.validation import body_bytes
 from lisa_producer.spark.columns import Columns
-from lisa_producer.spark.messages import message_of, rows_of
+from lisa_producer.spark.row_messages import message_of, rows_of
 from lisa_producer.spark.values import Invalid, to_json_value, values_of
 
 _UTC = pa.timestamp("us", tz="UTC")

@@ -208,7 +208,7 @@ def load(
     an id are not sent twice.
     """
     with quiet_imports():
-        from lisa_producer.bulk import BulkSender  # noqa: PLC0415
+        from lisa_producer.bulk_sender import BulkSender  # noqa: PLC0415
         from lisa_producer.client import Producer  # noqa: PLC0415
         from lisa_producer.load import Load  # noqa: PLC0415
 

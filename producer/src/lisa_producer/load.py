@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from lisa_common.errors import InvalidInput
-from lisa_producer.bulk import BulkSender
+from lisa_producer.bulk_sender import BulkSender
 from lisa_producer.json_lines import Line, read_line
 from lisa_producer.results import SendReport
 

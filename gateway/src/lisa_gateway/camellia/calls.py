@@ -13,7 +13,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.validation import check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
 from lisa_gateway.camellia.answers import Code, Failed, answer, encode_answer
-from lisa_gateway.camellia.messages import (
+from lisa_gateway.camellia.message_views import (
     END_STATES,
     Known,
     Status,

@@ -13,7 +13,7 @@ from lisa_common.model.record import Record
 from lisa_common.validation import MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
-from lisa_gateway.camellia.messages import END_STATES, Message, Status, find_known, from_note, message
+from lisa_gateway.camellia.message_views import END_STATES, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
 from lisa_gateway.gateway import Gateway

@@ -17,7 +17,7 @@ from lisa_gateway.access import ROUTES, Scope, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
-from lisa_gateway.dashboard.bulk import BulkRunner
+from lisa_gateway.dashboard.bulk_runner import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments, Part
 from lisa_gateway.dashboard.pages import (
     activity,

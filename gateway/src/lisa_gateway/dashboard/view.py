@@ -15,7 +15,7 @@ from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused
 from lisa_common.logs import event
 from lisa_common.validation import check_name
 from lisa_gateway.access import ALL_TOPICS, Caller, Role, Rule
-from lisa_gateway.dashboard.bulk import BulkRunner
+from lisa_gateway.dashboard.bulk_runner import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site, encode, link

@@ -11,7 +11,7 @@ from lisa_producer.client import Producer
 from lisa_producer.message import Message
 from lisa_producer.results import PartialSend
 from lisa_producer.spark.line_files import LineFile
-from lisa_producer.spark.messages import Row
+from lisa_producer.spark.row_messages import Row
 from lisa_producer.spark.values import to_json_value
 
 __all__ = ["BadRow", "BadRowSink", "open_bad_row_sink"]

@@ -19,9 +19,9 @@ from lisa_producer.client import Producer
 from lisa_producer.message import Message, due_argument
 from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.spark.columns import Columns
-from lisa_producer.spark.messages import Row, message_of, moment_of, topic_of
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.receipts import read_receipt
+from lisa_producer.spark.row_messages import Row, message_of, moment_of, topic_of
 from lisa_producer.spark.row_targets import Counts, Hooks, Outcome
 
 __all__ = ["Changes"]

@@ -1,13 +1,13 @@
 """What is done with the rows of one task: they are sent, or change messages that exist."""
 
 from lisa_common.errors import InvalidInput
-from lisa_producer.bulk import BulkSender
+from lisa_producer.bulk_sender import BulkSender
 from lisa_producer.client import Producer
 from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.spark.changes import Changes
 from lisa_producer.spark.columns import Columns
-from lisa_producer.spark.messages import Row, message_of
 from lisa_producer.spark.options import WriteOptions
+from lisa_producer.spark.row_messages import Row, message_of
 from lisa_producer.spark.row_targets import Counts, Hooks, Outcome, RowTarget
 
 __all__ = ["open_target"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from lisa_common.errors import LisaError
-from lisa_producer.spark.messages import Row
+from lisa_producer.spark.row_messages import Row
 
 __all__ = ["Counts", "Hooks", "Outcome", "RowTarget"]
 

@@ -20,9 +20,9 @@ from lisa_producer.client import Producer
 from lisa_producer.spark.bad_rows import BadRowSink, open_bad_row_sink
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.line_files import LineFile, remove_file
-from lisa_producer.spark.messages import rows_of
 from lisa_producer.spark.operations import open_target
 from lisa_producer.spark.options import WriteOptions
+from lisa_producer.spark.row_messages import rows_of
 from lisa_producer.spark.row_targets import Counts, Hooks, Outcome, RowTarget
 from lisa_producer.spark.written_batches import BatchWrite, Digest, WrittenBatches, current_write, spooled
 

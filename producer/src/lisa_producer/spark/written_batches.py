@@ -27,9 +27,9 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import jobs
 from lisa_common.protocol.call import Call, Flow
 from lisa_producer.spark.columns import Columns
-from lisa_producer.spark.messages import Row, rows_of
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.progress import COUNTS, batch_of
+from lisa_producer.spark.row_messages import Row, rows_of
 
 __all__ = ["BatchWrite", "Digest", "WrittenBatches", "current_write", "digest_of_write", "spooled"]
 

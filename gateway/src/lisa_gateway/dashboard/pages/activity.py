@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id, duration_ms
-from lisa_gateway.dashboard.bulk import VERBS
+from lisa_gateway.dashboard.bulk_runner import VERBS
 from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.pages.messages import count
 from lisa_gateway.dashboard.selection import Selection, read_due, without_contents

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.keys import split_copy
 from lisa_common.validation import check_id
-from lisa_gateway.dashboard.bulk import VERBS, change
+from lisa_gateway.dashboard.bulk_runner import VERBS, change
 from lisa_gateway.dashboard.selection import Selection
 from lisa_gateway.dashboard.view import Handler, View, see_other
 

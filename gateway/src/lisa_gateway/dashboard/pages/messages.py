@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown
 from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bodies import excerpt
-from lisa_gateway.dashboard.bulk import VERBS
+from lisa_gateway.dashboard.bulk_runner import VERBS
 from lisa_gateway.dashboard.selection import STATES, Selection
 from lisa_gateway.dashboard.view import View, see_other
 from lisa_gateway.problems import problem_of
