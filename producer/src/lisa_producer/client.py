@@ -84,9 +84,22 @@ class Producer(Closing):
         if_exists: IfExists | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
-        """Sends one message; see `Message` for the options.
+        """Sends one message, and returns its id, whether it was sent, replaced or known, and when it is due.
 
-        Raises InvalidInput before the message is written, NotConfirmed after it was written.
+        body           bytes, text, or any JSON value; also a pydantic model, a dataclass, UUID, Decimal, datetime
+        delay, at      seconds or timedelta from now by the server's clock, or an aware datetime; due now by default
+        at_local, tz   a local time in their place, as a datetime or its ISO text, and its IANA zone
+        id             sent at most once while it is alive or in the topic's dedup window; made up by default
+        ttl            seconds or timedelta after the due time in which it may be delivered; the topic's by default
+        max_retries    most retries after the first delivery; the topic's by default
+        priority       0 to 255, highest first among messages due in the same millisecond; the topic's by default
+        headers        text to text
+        key            what the message is about, such as a customer, for the topic's `max_in_flight_per_key`
+        if_exists      "replace" replaces a message of this id that waits or is to be retried; needs `id`
+        confirm        the replicas or the disk to wait for
+
+        `Message` says more about each. Raises InvalidInput and QueueFull before the message is written, NotConfirmed
+        after it was written, and as the class says Unreachable, Refused and OutcomeUnknown.
         """
         body = coded(body, self._codec)
         message = Message(
