@@ -11,7 +11,7 @@ PARALLEL := -n 3
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
-.PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs chaos simulate check docs format dist clean
+.PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs chaos simulate check docs pictures format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -75,6 +75,9 @@ check: .venv/synced ## lint, formatting, floors, types, Lua scripts, blocking cl
 	$(RUN) lint-imports --no-logo
 	$(RUN) mypy
 	PYTHONPATH=tests $(RUN) python -m lint
+
+pictures: .venv/synced ## take the pictures of docs/ again: dashboard and commands of a shop; needs Debian's chromium
+	$(RUN) python -m demo.pictures $(PICTURES)
 
 docs: .venv/synced ## build the docs site into site/; any warning fails
 	PYTHONPATH=. $(RUN) mkdocs build --quiet

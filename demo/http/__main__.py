@@ -22,7 +22,6 @@ _BIN = Path(sys.executable).parent
 _START_S = 30.0
 _SPARE_S = 60.0
 _TICK_S = 0.1
-_PICTURES_AT = 0.4
 _KILL_AT = 0.5
 _GATES = 3
 """Clients of each airport."""
@@ -31,10 +30,8 @@ _GATES = 3
 class _Stage:
     """All programs of the day; one of the gateways is killed half-way, and started again."""
 
-    def __init__(self, place: Place, day: Day, processes: Processes, pictures: Path | None) -> None:
-        self._place = place
+    def __init__(self, place: Place, day: Day, processes: Processes) -> None:
         self._day = day
-        self._pictures = pictures
         self._processes = processes
         self._journals = place.directory / "journals"
         self._journals.mkdir()
@@ -51,9 +48,6 @@ class _Stage:
         began, killed, restarted = time.monotonic(), False, False
         while not (self._processes.done("airline") and self._alive() == 0):
             share = (time.monotonic() - began) / self._day.seconds
-            if share > _PICTURES_AT and self._pictures is not None:
-                self._take_pictures(self._pictures)
-                self._pictures = None
             if share > _KILL_AT and not killed:
                 self._processes.kill("gateway-1")
                 killed = True
@@ -72,11 +66,6 @@ class _Stage:
         for line in ledger.lines():
             console.print(line, markup=False)
         return not ledger.problems
-
-    def _take_pictures(self, directory: Path) -> None:
-        from demo.http.pictures import take_pictures  # noqa: PLC0415 - it needs a browser
-
-        take_pictures(f"http://{self._gateways[1]}", directory, self._place.settings)
 
     def _start(self) -> None:
         # The day is short, so charts show seconds.
@@ -132,7 +121,6 @@ def _gate_commands() -> list[list[str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plays the day, prints the ledger, and says by its exit code whether it balances."""
     parser = argparse.ArgumentParser(prog="demo.http", description=__doc__)
-    parser.add_argument("--pictures", type=Path, help="take pictures of the dashboard into this directory")
     options, day = options_of(parser, arguments)
     console = Console(highlight=False, soft_wrap=True)
 
@@ -146,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         with Processes(logs, environment) as processes:
             try:
-                return 0 if _Stage(place, day, processes, options.pictures).play(console) else 1
+                return 0 if _Stage(place, day, processes).play(console) else 1
             except DemoFailed as failure:
                 console.print(f"\nthe demo has failed: {failure}\n{processes.tails()}", markup=False)
                 return 1

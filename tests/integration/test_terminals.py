@@ -11,7 +11,9 @@ import termios
 from pathlib import Path
 
 import pytest
+import redis
 
+from lisa_common.client.embedded.server import embedded_server
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
 
@@ -32,7 +34,7 @@ def filled(redis_url: str, prefix: str) -> str:
     return "reminders-eu"
 
 
-def _run(columns: int, redis_url: str, prefix: str, *words: str) -> list[str]:
+def _run(columns: int, redis_url: str, prefix: str, *words: str, code: int = 0) -> list[str]:
     """The lines that a terminal of so many columns shows."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -49,7 +51,7 @@ def _run(columns: int, redis_url: str, prefix: str, *words: str) -> list[str]:
         # The program has ended.
         pass
     os.close(controller)
-    assert program.wait() == 0
+    assert program.wait() == code
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told.decode()).replace("\r", "")
     return [line.rstrip() for line in plain.splitlines()]
 
@@ -60,9 +62,9 @@ def test_status_keeps_digits_and_headings_whole(columns: int, redis_url: str, pr
     notice, *lines = _run(columns, redis_url, prefix, "status")
     assert notice.startswith("no manager runs")
     assert max(map(len, lines)) <= columns
-    [heading] = [line for line in lines if "0-1 min" in line]
+    [heading] = [line for line in lines if "0-1m" in line]
     row = lines[lines.index(heading) + 2]
-    assert re.findall(r"-?\d+-?\d* \w+|beyond", heading)[-1] == "beyond"
+    assert heading.split()[-1] == ">30d"
     assert row.split()[1:] == ["1,000"] * 9
     assert any(re.fullmatch(rf"{filled} +9,000 +0 +0 +0 +1 +0s", line) for line in lines)
 
@@ -84,3 +86,13 @@ def test_a_narrow_terminal_has_a_line_for_each_cell(redis_url: str, prefix: str,
         *("id", "group", "reason", "attempts", "died", "due", "release", "error")
     ]
     assert max(map(len, lines)) <= 40
+
+
+def test_the_doctor_breaks_no_word(prefix: str) -> None:
+    """At 80 columns, where a finding is longer than a line."""
+    with embedded_server() as url:
+        with redis.Redis.from_url(url) as server:
+            server.config_set("maxmemory-policy", "allkeys-lru")
+        lines = _run(80, url, prefix, "doctor", code=1)
+    assert max(map(len, lines[:2])) <= 80
+    assert ["noeviction"] in [line.split()[-1:] for line in lines]

@@ -42,6 +42,22 @@ def test_texts_are_cut_in_the_middle_and_columns_go() -> None:
     assert lines[5:] == ["left out: due; cut: id, error (--json has all)"]
 
 
+def test_columns_go_before_a_text_is_cut_below_its_least_width() -> None:
+    """At 80 columns: why messages died stays readable, and their times go."""
+    columns = (
+        Column("count", number=True),
+        *map(Column, ("reason", "group", "release")),
+        Column("error", least=24),
+        *(Column(title, whole=True) for title in ("first", "last")),
+        Column("last id"),
+    )
+    error = "TimeoutError: the bank did not answer"
+    lines = _shown(columns, [["12", "rejected", "billing", "1.4.2", error, _DUE, _DIED, "order-7118"]], 80)
+    assert "TimeoutError: " in lines[2]
+    assert lines[2].endswith("order-7118")
+    assert lines[3] == "left out: first, last; cut: error (--json has all)"
+
+
 def test_a_narrow_terminal_shows_blocks() -> None:
     """One line for each cell, and nothing is cut."""
     lines = _shown(_GARBAGE, _LETTERS[:2], 40)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lisa_common.cli.columns import Column
     from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
     from lisa_common.cli.output import (
+        folded,
         print_json,
         print_json_list,
         print_table,
@@ -53,6 +54,7 @@ __all__ = [
     "YesFlag",
     "add_commands",
     "confirm",
+    "folded",
     "new_program",
     "print_json",
     "print_json_list",
@@ -79,7 +81,7 @@ if not TYPE_CHECKING:
         {
             "lisa_common.cli.options": "JsonFlag YesFlag with_settings",
             "lisa_common.cli.output": (
-                "print_json print_json_list print_table say shown_duration shown_exactly shown_moment"
+                "folded print_json print_json_list print_table say shown_duration shown_exactly shown_moment"
             ),
             "lisa_common.cli.parse": "DURATION_FORM read_duration read_header read_moment read_ms",
             "lisa_common.cli.program": (

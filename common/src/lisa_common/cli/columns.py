@@ -13,3 +13,5 @@ class Column:
     number: bool = False
     whole: bool = False
     """Its cells are never cut: for times. Numbers are never cut either."""
+    least: int = 8
+    """The width to which its texts may be cut, in cells."""

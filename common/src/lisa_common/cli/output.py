@@ -1,7 +1,9 @@
 """Output of commands: tables for people, plain columns for pipes, JSON for programs."""
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from lisa_common.escaping import shown, shown_lines
 from lisa_common.logs import moment
 
 __all__ = [
+    "folded",
     "print_json",
     "print_json_list",
     "print_table",
@@ -71,6 +74,14 @@ def print_json_list(items: Iterable[Any]) -> None:
 def say(text: str, *, error: bool = False) -> None:
     """Prints lines; to stderr if they concern an error or progress."""
     print(shown_lines(text), file=sys.stderr if error else sys.stdout)
+
+
+def folded(text: str) -> str:
+    """A line of prose, folded between words if stdout is a terminal; what is to be copied stays on one line."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def shown_duration(ms: float) -> str:

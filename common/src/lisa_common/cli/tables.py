@@ -20,9 +20,6 @@ __all__ = ["in_shares", "new_table", "table_or_blocks"]
 _GAP = 2
 """Spaces between columns."""
 
-_SHORTEST = 8
-"""The length to which a text may be cut."""
-
 _EMPTY = {"", "-", ".", "0", "0s"}
 """Cells that tell nothing."""
 
@@ -66,12 +63,16 @@ def _is_whole(column: Column) -> bool:
     return column.number or column.whole
 
 
-def _kept(columns: Sequence[Column], rows: Rows, width: int) -> list[int]:
-    """The columns that fit, by their places."""
-    least = [
-        size if _is_whole(column) else min(size, max(_SHORTEST, cell_len(column.title)))
+def _least(columns: Sequence[Column], rows: Rows) -> list[int]:
+    return [
+        size if _is_whole(column) else min(size, max(column.least, cell_len(column.title)))
         for column, size in zip(columns, _widths(columns, rows), strict=True)
     ]
+
+
+def _kept(columns: Sequence[Column], rows: Rows, width: int) -> list[int]:
+    """The columns that fit, by their places."""
+    least = _least(columns, rows)
     empty = {at for at in range(len(columns)) if all(row[at].strip() in _EMPTY for row in rows)}
     # The first one to go is the last: texts stay longest, and the first column, which names the row, always.
     order = sorted(range(1, len(columns)), key=lambda at: (at not in empty, not _is_whole(columns[at]), -at))
@@ -85,10 +86,12 @@ def _kept(columns: Sequence[Column], rows: Rows, width: int) -> list[int]:
 
 def _table(columns: Sequence[Column], rows: Rows, width: int, kept: Sequence[int]) -> tuple[Table, list[str]]:
     """The table, and the titles of columns in which texts are cut."""
-    widths = _widths(columns, rows)
+    widths, least = _widths(columns, rows), _least(columns, rows)
     texts = [at for at in kept if not _is_whole(columns[at])]
     room = width - sum(widths[at] for at in kept if at not in texts) - _GAP * (len(kept) - 1)
-    rooms = dict(zip(texts, in_shares(room, [widths[at] for at in texts]), strict=True))
+    first = in_shares(room, [least[at] for at in texts])
+    more = in_shares(room - sum(first), [widths[at] - got for at, got in zip(texts, first, strict=True)])
+    rooms = {at: got + extra for at, got, extra in zip(texts, first, more, strict=True)}
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     for at in kept:
         size = max(1, rooms.get(at, widths[at]))

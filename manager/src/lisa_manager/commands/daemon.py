@@ -2,7 +2,7 @@
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, WaitOption, print_json, say, shown, wait_s, with_settings
+from lisa_common.cli import EXIT_WRONG, JsonFlag, WaitOption, folded, print_json, say, shown, wait_s, with_settings
 from lisa_common.protocol.scripts import SCRIPT_NAMES
 from lisa_manager import ManagerSettings
 from lisa_manager.commands.shared import admin_command, opened
@@ -29,7 +29,9 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
         print_json(health.findings)
     else:
         well = f"nothing is wrong with {'its nodes' if health.remarks else 'the server'}"
-        for line in (*health.remarks, *(health.findings or [well]), *health.roles, *health.hints):
+        for line in (*health.remarks, *(health.findings or [well])):
+            say(folded(shown(line)))
+        for line in (*health.roles, *health.hints):
             say(shown(line))
     if health.findings:
         raise typer.Exit(EXIT_WRONG)

@@ -75,7 +75,10 @@ _COLUMNS = (
 
 _CAUSES = (
     Column("count", number=True),
-    *map(Column, ("reason", "group", "release", "error", "first", "last", "last id")),
+    *map(Column, ("reason", "group", "release")),
+    Column("error", least=24),
+    *(Column(title, whole=True) for title in ("first", "last")),
+    Column("last id"),
 )
 
 

@@ -1,0 +1,1 @@
+"""Pictures of the dashboard and of commands for the docs: `make pictures`."""
