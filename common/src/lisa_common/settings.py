@@ -12,7 +12,6 @@ programs share; each program has a table of its own:
 import json
 import os
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -195,6 +194,9 @@ class _TomlSource(PydanticBaseSettingsSource):
         path = Path(named or "lisa.toml")
         if not named and not path.is_file():
             return {}
+        # It is slow to import, and most programs have no file.
+        import tomllib  # noqa: PLC0415
+
         try:
             content = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:

@@ -6,12 +6,13 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lisa_common import __version__
 from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.escaping import shown
@@ -208,7 +209,7 @@ def new_program(name: str, purpose: str) -> typer.Typer:
 
     def show_version(given: bool) -> None:  # noqa: FBT001 - called by typer
         if given:
-            print(f"{name} {metadata.version(name)}")  # noqa: T201
+            print(f"{name} {__version__}")  # noqa: T201
             raise typer.Exit
 
     @program.callback()
