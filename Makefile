@@ -7,6 +7,8 @@ UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv ||
 RUN := $(UV) run --no-sync
 # On two cores, as tests often wait. Each process has a server of its own; tests/support/grouping.py keeps some tests in one.
 PARALLEL := -n 3
+# Tests start hundreds of programs, each of which would compile all of its modules.
+unexport PYTHONDONTWRITEBYTECODE
 # The tests of each program, for servers that differ only in the way to them.
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
