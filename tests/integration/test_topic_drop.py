@@ -7,6 +7,7 @@ import redis
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
+from lisa_common.errors import OutcomeUnknown, UnknownTopic
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call
@@ -15,12 +16,12 @@ from lisa_manager.admin.topics import set_policy
 from lisa_manager.jobs import discoverer as discovering
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.idle_expirer import IdleExpirer
-from lisa_manager.resharding import close_former
+from lisa_manager.resharding import close_former, reshard
 from lisa_manager.shard_table import ShardTable
 from lisa_manager.topic_drop import Dropped, drop_topic
 from lisa_manager.topic_use import TopicUse
 from lisa_producer import Producer, ProducerSettings
-from support import keys_left
+from support import keys_left, remove_keys
 from support.stepping import Stepped
 
 
@@ -142,6 +143,29 @@ def test_shards_that_a_topic_declared_anew_has_not_go(
     assert drop.finish().done
     assert [key for key in keys_left(client, prefix) if key.endswith(":door")] == []
     assert producer.find("orders", "m") is not None
+
+
+def test_a_reshard_of_a_topic_that_is_dropped_meanwhile_leaves_nothing(
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """Between whichever of its steps: neither limits nor streams of the new shards."""
+    refused = steps = 0
+    while True:
+        admin.create_topic("orders", paused=True, rate="9/s")
+        admin.create_group("orders", "billing")
+        change = Stepped(stepping, reshard(prefix, "orders", 2))
+        if not all(change.step() for _ in range(steps)):
+            break
+        admin.drop_topic("orders")
+        try:
+            change.finish()
+        except (UnknownTopic, OutcomeUnknown):
+            refused += 1
+        left = [key for key in keys_left(client, prefix) if not key.endswith((":closed", ":dropped"))]
+        assert left == [], steps
+        remove_keys(client, prefix)
+        steps += 1
+    assert refused > 3
 
 
 @pytest.mark.parametrize("change", [{"paused": True}, {"expire_idle_ms": 60_000}])

@@ -19,7 +19,7 @@ from lisa_manager.require_topic import require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 from lisa_manager.topic_limits import apply_limits
 
-__all__ = ["Dropped", "drop_topic"]
+__all__ = ["Dropped", "drop_empty", "drop_topic"]
 
 _ANY: Final[Mapping[ShardKeys, str]] = MappingProxyType({})
 
@@ -142,6 +142,11 @@ def _group_names(keys: ShardKeys) -> Flow[set[str]]:
         # The key is no stream, so it has no groups. A damaged topic can be dropped as well.
         return set()
     return {group.name for group in infos}
+
+
+def drop_empty(keys: ShardKeys, revision: int) -> Call[list[int]]:
+    """Drops a shard of a topic that is gone, if it is empty, and its limits up to a revision in any case."""
+    return _drop_shard(keys, force=False, scheduled=False, revision=revision)
 
 
 def _shards_of(prefix: str, topic: str, stored: bytes | None) -> tuple[ShardKeys, ...]:
