@@ -19,9 +19,10 @@ from lisa_common.model.sharding import Layout
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Worker
 from lisa_consumer.worker.settler import Settler
 from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager.resharding import reshard
 from lisa_manager.topic_drop import drop_topic
 from lisa_producer import AsyncProducer, Message, PartialSend, Producer, ProducerSettings
-from support import keys_left, wait_until_async
+from support import keys_left, remove_keys, wait_until_async
 from support.commands import Commands
 from support.running import Handled, hang, managed, new_worker, working
 from support.stepping import Stepped
@@ -381,6 +382,26 @@ def test_shares_of_shards(admin: Admin, client: redis.Redis, prefix: str) -> Non
         admin.reshard("orders", 6)
     with pytest.raises(InvalidInput, match="policy field rate must be at least 8 messages in a period"):
         admin.set_policy("orders", rate="7/s")
+
+
+def test_limits_that_are_lifted_during_a_reshard_are_lifted_everywhere(
+    admin: Admin, redis_url: str, client: redis.Redis, prefix: str
+) -> None:
+    """Between whichever of its steps: the new shards may have got them by then."""
+    steps = 0
+    with Connection(redis_url, name="test") as connection:
+        while True:
+            admin.create_topic("orders", paused=True)
+            change = Stepped(connection, reshard(prefix, "orders", 2))
+            if not all(change.step() for _ in range(steps)):
+                break
+            admin.set_policy("orders", paused=False)
+            change.finish()
+            assert admin.check("orders").is_clean, steps
+            admin.drop_topic("orders", force=True)
+            remove_keys(client, prefix)
+            steps += 1
+    assert steps > 5
 
 
 @pytest.mark.parametrize("many", [False, True])

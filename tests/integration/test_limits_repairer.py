@@ -45,6 +45,24 @@ async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[
             assert not client.exists(door)
 
 
+async def test_limits_that_cannot_be_read_delay_no_other_topic(
+    redis_url: str, prefix: str, client: redis.Redis
+) -> None:
+    """Another program may write any bytes. They are replaced."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConnection(redis_url) as connection, AsyncAdmin(settings=settings) as admin:
+        doors = [ShardKeys(prefix, topic).of("door") for topic in ("a", "b", "c")]
+        for topic in ("a", "b", "c"):
+            await admin.set_policy(topic, paused=True)
+        discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
+        await discoverer.turn()
+        wanted = [client.hget(door, "limits") for door in doors]
+        for door in doors:
+            client.hset(door, "limits", b"\xff")
+        await LimitsRepairer(connection, discoverer).turn()
+        assert [client.hget(door, "limits") for door in doors] == wanted
+
+
 async def test_limits_that_come_late_are_removed(redis_url: str, prefix: str, client: redis.Redis) -> None:
     """However late: a producer that was cut off may set limits that were lifted long ago."""
     door = ShardKeys(prefix, "orders").of("door")

@@ -153,6 +153,10 @@ async def test_any_topic_can_be_paused(site: Site, sender: AsyncProducer) -> Non
     assert (policy.paused, policy.priority, policy.max_in_flight) == (True, 3, 2), (
         "a topic that can have the pattern has it"
     )
+    own = '{"dead_letter_topic":"damaged"}'
+    site.client.hset(registry, "damaged", f'{{"dead_letter_topic":"damaged","own":{own}}}')
+    policy = await admin.set_policy("damaged", paused=True)
+    assert (policy.paused, policy.dead_letter_topic) == (True, None)
     with pytest.raises(InvalidInput, match=r"^policy field paused must be a valid boolean; got 'yes'$"):
         await admin.set_policy("wide", paused="yes")
 

@@ -10,7 +10,7 @@ from support.queue import Queue
 def drop(queue: Queue, *, force: bool) -> list[int]:
     """Drops the topic. Returns whether it was, and the messages it held."""
     done: list[int] = queue.connection.call(
-        script("drop", queue.keys, force=int(force), scheduled=int(force), last="", limits="*")
+        script("drop", queue.keys, force=int(force), scheduled=int(force), last="", revision=-1)
     )
     return done
 
@@ -41,7 +41,7 @@ def test_a_topic_with_schedules_stays(queue: Queue, client: redis.Redis) -> None
     """Unless they are to go with it, whatever else does."""
     client.hset(queue.keys.of("schedules"), "nightly", "1 1 {}")
     assert drop(queue, force=False) == [0, 0, 1]
-    assert queue.connection.call(script("drop", queue.keys, force=1, scheduled=0, last="", limits="*")) == [0, 0, 1]
+    assert queue.connection.call(script("drop", queue.keys, force=1, scheduled=0, last="", revision=-1)) == [0, 0, 1]
     assert drop(queue, force=True) == [1, 0, 1]
 
 
@@ -63,8 +63,8 @@ def test_what_came_since_a_look_keeps_a_topic(queue: Queue) -> None:
     before = queue.contents()
     for force in (0, 1):
         assert (
-            queue.connection.call(script("drop", queue.keys, force=force, scheduled=0, last=last, limits="*"))[0] == 0
+            queue.connection.call(script("drop", queue.keys, force=force, scheduled=0, last=last, revision=-1))[0] == 0
         )
     assert queue.contents() == before
     now = max(before.stream)
-    assert queue.connection.call(script("drop", queue.keys, force=0, scheduled=0, last=now, limits="*")) == [1, 0, 0]
+    assert queue.connection.call(script("drop", queue.keys, force=0, scheduled=0, last=now, revision=-1)) == [1, 0, 0]

@@ -19,7 +19,8 @@ class Stepped:
     flow: Flow[Any]
     done: bool = False
     result: Any = None
-    _asked: Any = field(default=None, init=False)
+    asked: Any = field(default=None, init=False)
+    """The call of the next round trip, or its calls."""
 
     def __post_init__(self) -> None:
         self._go(None)
@@ -27,7 +28,7 @@ class Stepped:
     def step(self) -> bool:
         """Makes one round trip, or none if the flow is done. Returns whether it goes on."""
         if not self.done:
-            calls = self._asked
+            calls = self.asked
             one = isinstance(calls, Call)
             self._go(self.connection.call(calls) if one else self.connection.execute(calls))
         return not self.done
@@ -40,7 +41,7 @@ class Stepped:
 
     def _go(self, reply: Any) -> None:
         try:
-            self._asked = self.flow.send(reply)
+            self.asked = self.flow.send(reply)
         except StopIteration as end:
             self.done, self.result = True, end.value
 

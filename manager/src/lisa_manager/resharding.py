@@ -13,6 +13,7 @@ from lisa_common.protocol.registry import store_policy
 from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
 from lisa_manager.shard_groups import drop_in_shard, group_names
+from lisa_manager.topic_drop import drop_empty
 from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
 __all__ = ["CONTENTS", "close_former", "known_in_former", "reshard", "restore_layout"]
@@ -53,12 +54,19 @@ def _restored(policy: Policy, dropped: Policy) -> Policy:
 
 def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flow[tuple[Layout, Layout]]:
     joined: set[str] = set()
+    begun: Layout | None = None
     while True:
-        before, stored = yield from _read(prefix, topic)
+        try:
+            before, stored = yield from _read(prefix, topic)
+        except UnknownTopic:
+            if begun:
+                yield [drop_empty(keys, begun.policy.limits_revision) for keys in begun.ever]
+            raise
         policy = yield from revised(before.policy, changed(before))
         after = Layout(prefix, topic, policy)
         if after.policy.former == before.policy.former:
             return before, before
+        begun = after
         # Create the streams before the groups are read: a group that is created later looks for these streams.
         yield [consuming.open_stream(keys) for keys in after.ever if keys not in before.ever]
         # Every group has to be in the new shards before their first message.
@@ -73,7 +81,8 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
         # Closing the former shards would leave the topic without any that take messages.
         raise OutcomeUnknown(f"the server has lost the new layout of {topic}; reshard it again")
     yield [producing.close_shard(keys, []) for keys in before.shards]
-    if policy.is_limited:
+    if policy.limits_revision:
+        # Also if they were lifted meanwhile: the new shards may have got the former ones.
         yield from apply_limits(prefix, topic)
     yield from _reconcile_groups(before, after, joined)
     return before, after

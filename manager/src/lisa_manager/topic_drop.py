@@ -8,18 +8,18 @@ from typing import Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys, history_key, idle_key, topics_key
-from lisa_common.model.limits import limits_of
+from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import dropped_mark, mark_drop, store_policy
+from lisa_common.protocol.registry import dropped_mark, mark_drop, parse_topic, store_policy
 from lisa_common.protocol.replies import numbers
 from lisa_manager.require_topic import require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 from lisa_manager.topic_limits import apply_limits
 
-__all__ = ["Dropped", "drop_topic"]
+__all__ = ["Dropped", "drop_empty", "drop_topic"]
 
 _ANY: Final[Mapping[ShardKeys, str]] = MappingProxyType({})
 
@@ -37,28 +37,34 @@ class Dropped:
     """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
-def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:
+def drop_topic(
+    prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY, seen: Policy | None = None
+) -> Flow[Dropped]:
     """Deletes all keys of a topic; without `force` only if it has no schedules and holds no messages.
 
     `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped,
-    and no topic that has schedules is. Raises UnknownTopic.
+    and no topic that has schedules is. With `seen`, a topic that has another policy by now is not dropped. Raises
+    UnknownTopic.
 
     Managers remember the drop for a while and keep serving the shards: a producer that does not know of the drop
     declares the topic again when it sends.
     """
     gone = _Gone()
     try:
-        return (yield from _drop(prefix, topic, gone, force=force, last=last))
+        return (yield from _drop(prefix, topic, gone, force=force, last=last, seen=seen))
     except LisaError as error:
         if not gone.shards:
             raise
         raise OutcomeUnknown(f"{topic} was dropped in part, drop it again: {error}") from error
 
 
-def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
+def _drop(
+    prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[ShardKeys, str], seen: Policy | None
+) -> Flow[Dropped]:
     while True:
         layout, stored = yield from require_stored_topic(prefix, topic)
-        if not (yield from _drop_shards(layout, gone, force=force, last=last)):
+        is_changed = seen is not None and layout.policy != seen
+        if is_changed or not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
             return Dropped(done=False, messages=gone.messages, schedules=gone.schedules, made_again=len(gone.shards))
         now = yield server_time()
@@ -71,12 +77,11 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
             # A manager that was moving the schedules may have brought them back.
             # Limits tell the dropped topic from one that was declared anew meanwhile.
             registered: Call[bytes | None] = command("HGET", topics_key(prefix), topic)
-            if (yield registered) is None:
-                scheduled = force and not last
-                yield [
-                    _drop_shard(keys, force=False, scheduled=scheduled, limits=limits_of(layout, keys))
-                    for keys in layout.served
-                ]
+            anew = _shards_of(prefix, topic, (yield registered))
+            # All that it ever had: a drained shard may have kept its door.
+            if rest := [keys for keys in layout.ever if keys not in anew]:
+                scheduled, revision = force and not last, layout.policy.limits_revision
+                yield [_drop_shard(keys, force=False, scheduled=scheduled, revision=revision) for keys in rest]
             if (yield registered) is not None:
                 # Its own may have found the former ones in their place.
                 yield from apply_limits(prefix, topic)
@@ -139,20 +144,32 @@ def _group_names(keys: ShardKeys) -> Flow[set[str]]:
     return {group.name for group in infos}
 
 
+def drop_empty(keys: ShardKeys, revision: int) -> Call[list[int]]:
+    """Drops a shard of a topic that is gone, if it is empty, and its limits up to a revision in any case."""
+    return _drop_shard(keys, force=False, scheduled=False, revision=revision)
+
+
+def _shards_of(prefix: str, topic: str, stored: bytes | None) -> tuple[ShardKeys, ...]:
+    """The shards of a stored policy, none where there is none."""
+    return () if stored is None else Layout(prefix, topic, parse_topic(topic, stored).policy).ever
+
+
 def _former(layout: Layout) -> list[ShardKeys]:
     """The shards before each reshard, drained or not."""
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop_shard(keys: ShardKeys, *, force: bool, scheduled: bool, last: str = "", limits: str = "*") -> Call[list[int]]:
-    """Drops a shard; its limits too, if they are given, which ends the drop."""
+def _drop_shard(
+    keys: ShardKeys, *, force: bool, scheduled: bool, last: str = "", revision: int = -1
+) -> Call[list[int]]:
+    """Drops a shard; its limits too, if their revision is given, which ends the drop."""
     return script(
         *("drop", keys),
         decode=partial(numbers, count=3),
         force=int(force),
         scheduled=int(scheduled),
         last=last,
-        limits=limits,
+        revision=revision,
     )
 
 

@@ -311,7 +311,7 @@ def _disband(reply: Any) -> tuple[str, int]:
 def set_door(keys: ShardKeys, before: str, after: str) -> Call[bool]:
     """Sets the limits of a shard, as `limits_of` writes them. Returns False where they were not `before`."""
     channel = wake_channel(keys.prefix)
-    return script("set_door", keys, decode=bool, before=before, after=after, channel=channel, topic=keys.tag)
+    return script("set_door", keys, decode=bool, before=bytes_of(before), after=after, channel=channel, topic=keys.tag)
 
 
 def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[bytes, int]]:

@@ -75,10 +75,14 @@ def _parse_topic(name: str, stored: bytes) -> Topic:
         text = "damaged policy of topic %r, using its valid fields: %s"
         logger.error(text, name, error, extra=event("policy_damaged", topic=name, error=str(error)))
         policy = Policy.salvage(stored)
-    if policy.dead_letter_topic == name:
+    own = policy.own
+    if name in (policy.dead_letter_topic, own and own.dead_letter_topic):
         text = "the policy of topic %r names it as its own dead letter topic, which is ignored"
         logger.error(text, name, extra=event("policy_damaged", topic=name, error="its own dead letter topic"))
-        policy = policy.model_copy(update={"dead_letter_topic": None})
+        update: dict[str, Any] = {"dead_letter_topic": None}
+        if own and own.dead_letter_topic == name:
+            update["own"] = own.model_copy(update=update)
+        policy = policy.model_copy(update=update)
     return Topic(name, policy)
 
 

@@ -109,7 +109,7 @@ class IdleExpirer:
 
     async def _drop(self, layout: Layout, use: TopicUse, unused_ms: int) -> None:
         force = layout.policy.expire_idle == "always"
-        drop = drop_topic(layout.prefix, layout.topic, force=force, last=use.last)
+        drop = drop_topic(layout.prefix, layout.topic, force=force, last=use.last, seen=layout.policy)
         dropped = await self._connection.run(drop)
         if dropped.done:
             self.dropped += 1

@@ -1,0 +1,195 @@
+"""What a drop of a topic leaves, whatever happens between two of its steps."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
+from lisa_common.errors import OutcomeUnknown, UnknownTopic
+from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call
+from lisa_manager import Admin, AsyncAdmin, ManagerSettings
+from lisa_manager.admin.topics import set_policy
+from lisa_manager.jobs import discoverer as discovering
+from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.idle_expirer import IdleExpirer
+from lisa_manager.resharding import close_former, reshard
+from lisa_manager.shard_table import ShardTable
+from lisa_manager.topic_drop import Dropped, drop_topic
+from lisa_manager.topic_use import TopicUse
+from lisa_producer import Producer, ProducerSettings
+from support import keys_left, remove_keys
+from support.stepping import Stepped
+
+
+@pytest.fixture
+def admin(redis_url: str, prefix: str) -> Iterator[Admin]:
+    """An operator."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def producer(redis_url: str, prefix: str) -> Iterator[Producer]:
+    """A blocking producer."""
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stepping(redis_url: str) -> Iterator[Connection]:
+    """A connection to drive flows over."""
+    with Connection(redis_url, name="test") as opened:
+        yield opened
+
+
+def _registered(client: redis.Redis, prefix: str) -> bool:
+    return bool(client.hexists(topics_key(prefix), "orders"))
+
+
+def _interrupted(connection: Connection, prefix: str, name: str, deed: Callable[[], object]) -> Dropped:
+    """A drop, in which something happens right before its first call of that script."""
+    drop = Stepped(connection, drop_topic(prefix, "orders", force=False))
+    while not _is_next(drop, name):
+        assert drop.step()
+    deed()
+    dropped: Dropped = drop.finish()
+    return dropped
+
+
+def _is_next(flow: Stepped, name: str) -> bool:
+    calls = flow.asked
+    first = calls if isinstance(calls, Call) else calls[0]
+    return first.script is not None and first.script.name == name
+
+
+@pytest.mark.parametrize("field", ["limits", "shut"])
+def test_the_door_of_a_drained_shard_goes(
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str, field: str
+) -> None:
+    """A manager has died as it drained the shard, or a handler had shut it."""
+    admin.create_topic("orders", shards=2, paused=True)
+    admin.reshard("orders", 3)
+    drain = Stepped(stepping, close_former(prefix, "orders"))
+    while not admin.policy("orders").drained:
+        assert drain.step()
+    drained = ShardKeys(prefix, "orders", "0")
+    assert client.hexists(drained.of("door"), "limits")
+    if field == "shut":
+        drain.finish()
+        client.hset(drained.of("door"), "shut", 10**14)
+    admin.drop_topic("orders")
+    assert keys_left(client, prefix) == [dropped_key(prefix)]
+
+
+def test_limits_of_a_change_that_was_broken_off_go(
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """The shard has limits of an earlier revision, or what another program has written."""
+    for stored in (None, b"\xff", b'{"revision":"x"}', b"7"):
+        admin.create_topic("orders", paused=True)
+        change = Stepped(stepping, set_policy(prefix, "orders", {"paused": False}))
+        while admin.policy("orders").paused:
+            assert change.step()
+        if stored is not None:
+            client.hset(ShardKeys(prefix, "orders").of("door"), "limits", stored)
+        assert client.exists(ShardKeys(prefix, "orders").of("door"))
+        admin.drop_topic("orders")
+        assert keys_left(client, prefix) == [dropped_key(prefix)]
+
+
+async def test_limits_of_a_drop_that_was_broken_off_go(
+    *,
+    admin: Admin,
+    stepping: Connection,
+    connection: AsyncConnection,
+    client: redis.Redis,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the registry and the shards: a manager removes them when it forgets the drop."""
+    admin.create_topic("orders", paused=True, shards=2)
+    drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
+    while _registered(client, prefix):
+        assert drop.step()
+    monkeypatch.setattr(discovering, "_GRACE_MS", 0)
+    await Discoverer(connection, ShardTable(prefix, fallback_s=60)).turn()
+    assert keys_left(client, prefix) == []
+
+
+def test_limits_end_where_a_message_comes_during_a_drop(
+    admin: Admin, producer: Producer, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """The producer does not know of the drop yet. The message stays, and is not held back for ever."""
+    admin.create_topic("orders", paused=True)
+    deed = lambda: producer.send("orders", b"x", id="m")  # noqa: E731 - as short as what it does
+    assert _interrupted(stepping, prefix, "set_policy", deed).done
+    assert not client.exists(ShardKeys(prefix, "orders").of("door"))
+    assert producer.find("orders", "m") is not None
+
+
+def test_shards_that_a_topic_declared_anew_has_not_go(
+    admin: Admin, producer: Producer, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """A producer declares it with one shard, before the former ones are gone."""
+    admin.create_topic("orders", paused=True, shards=3)
+    drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
+    while _registered(client, prefix):
+        assert drop.step()
+    producer.send("orders", b"x", id="m")
+    assert drop.finish().done
+    assert [key for key in keys_left(client, prefix) if key.endswith(":door")] == []
+    assert producer.find("orders", "m") is not None
+
+
+def test_a_reshard_of_a_topic_that_is_dropped_meanwhile_leaves_nothing(
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """Between whichever of its steps: neither limits nor streams of the new shards."""
+    refused = steps = 0
+    while True:
+        admin.create_topic("orders", paused=True, rate="9/s")
+        admin.create_group("orders", "billing")
+        change = Stepped(stepping, reshard(prefix, "orders", 2))
+        if not all(change.step() for _ in range(steps)):
+            break
+        admin.drop_topic("orders")
+        try:
+            change.finish()
+        except (UnknownTopic, OutcomeUnknown):
+            refused += 1
+        left = [key for key in keys_left(client, prefix) if not key.endswith((":closed", ":dropped"))]
+        assert left == [], steps
+        remove_keys(client, prefix)
+        steps += 1
+    assert refused > 3
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"expire_idle_ms": 60_000}])
+async def test_a_topic_that_changes_while_it_expires_stays(
+    connection: AsyncConnection, redis_url: str, prefix: str, change: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause would be gone with it, after it has returned."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
+    drop = IdleExpirer._drop
+
+    async with AsyncAdmin(settings=settings) as operator:
+
+        async def drop_later(expirer: IdleExpirer, layout: Layout, use: TopicUse, unused_ms: int) -> None:
+            await operator.set_policy("orders", **change)
+            await drop(expirer, layout, use, unused_ms)
+
+        monkeypatch.setattr(IdleExpirer, "_drop", drop_later)
+        await operator.create_topic("orders", expire_idle_ms=1)
+        discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
+        await discoverer.turn()
+        expirer = IdleExpirer(connection, discoverer, settings)
+        await expirer.turn()
+        expirer._due["orders"] = 0.0
+        await expirer.turn()
+        policy = await operator.policy("orders")
+        assert {name: getattr(policy, name) for name in change} == change
+    assert expirer.dropped == 0
