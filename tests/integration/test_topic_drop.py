@@ -1,5 +1,6 @@
 """What a drop of a topic leaves, whatever happens between two of its steps."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call
 from lisa_manager import Admin, AsyncAdmin, ManagerSettings
-from lisa_manager.admin.topics import set_policy
+from lisa_manager.admin.topics.policies import set_policy
 from lisa_manager.jobs import discoverer as discovering
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.idle_expirer import IdleExpirer
@@ -175,11 +176,13 @@ async def test_a_topic_that_changes_while_it_expires_stays(
     """A pause would be gone with it, after it has returned."""
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
     drop = IdleExpirer._drop
+    changed = asyncio.Event()
 
     async with AsyncAdmin(settings=settings) as operator:
 
         async def drop_later(expirer: IdleExpirer, layout: Layout, use: TopicUse, unused_ms: int) -> None:
             await operator.set_policy("orders", **change)
+            changed.set()
             await drop(expirer, layout, use, unused_ms)
 
         monkeypatch.setattr(IdleExpirer, "_drop", drop_later)
@@ -187,9 +190,9 @@ async def test_a_topic_that_changes_while_it_expires_stays(
         discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
         await discoverer.turn()
         expirer = IdleExpirer(connection, discoverer, settings)
-        await expirer.turn()
-        expirer._due["orders"] = 0.0
-        await expirer.turn()
+        while not changed.is_set():
+            await expirer.turn()
+            expirer._due["orders"] = 0.0
         policy = await operator.policy("orders")
         assert {name: getattr(policy, name) for name in change} == change
     assert expirer.dropped == 0
