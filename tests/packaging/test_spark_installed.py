@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from support.spark import JAVA_OPTIONS
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 WRITE = """
@@ -32,7 +34,7 @@ def _run(environment: Path, prefix: str, *command: str | Path) -> None:
     # As after `source bin/activate`.
     path = f"{environment}{os.pathsep}{os.environ['PATH']}"
     settings = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    settings |= {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "LISA_PREFIX": prefix}
+    settings |= {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS, "LISA_PREFIX": prefix}
     done = subprocess.run(command, env=settings, cwd="/", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
