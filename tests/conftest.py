@@ -52,7 +52,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the server of the run."""
+    """Mark the tests that use the server of the run. Long tests come first: no process is left with one at the end."""
+    items.sort(key=lambda item: [not item.get_closest_marker(mark) for mark in ("long", "slow")])
     for item in items:
         if not _SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("server")
