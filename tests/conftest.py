@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).parents[1]
-_SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if own_kind() == chosen() else set())
-"""A test with one of these uses a server of the kind that was chosen."""
+_SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if chosen() in (own_kind(), "cluster") else set())
+"""A test with one of these uses a server of the kind that was chosen, or of the kind that a Cluster is made of."""
 
 
 def pytest_configure() -> None:
