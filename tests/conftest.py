@@ -108,15 +108,16 @@ def reserve_port() -> Iterator[Callable[[], int]]:
 
 @pytest.fixture(scope="session")
 def uv() -> Callable[..., None]:
-    """Run uv, the one that runs the tests if there is one; its output is shown when it fails."""
+    """Run uv, the one that runs the tests if there is one, with settings of the environment; it shows why it fails."""
     program = os.environ.get("UV") or shutil.which("uv") or shutil.which(_ROOT / ".tools/bin/uv")
     if program is None:
         pytest.skip("no uv on this machine; `make test` brings one")
     # Else uv would take the environment of the tests for the one to install into.
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
 
-    def run(*arguments: str | Path) -> None:
-        done = subprocess.run([program, *arguments], cwd=_ROOT, env=environment, capture_output=True, text=True)
+    def run(*arguments: str | Path, **settings: str) -> None:
+        settings = environment | settings
+        done = subprocess.run([program, *arguments], cwd=_ROOT, env=settings, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     return run

@@ -27,8 +27,6 @@ from lisa_producer.spark import LisaDataSource
 spark.dataSource.register(LisaDataSource)
 """
 
-THIRD_PARTY = ("hiredis", "pyarrow", "pydantic-settings", "pyspark", "redis")
-
 
 def _run(environment: Path, prefix: str, *command: str | Path) -> None:
     # As after `source bin/activate`.
@@ -45,7 +43,7 @@ def test_found_by_being_installed(
     """`pip install lisa-producer[spark]` and a fresh session: the write works with no other line."""
     script = tmp_path / "job.py"
     script.write_text(WRITE, "utf-8")
-    environment = install("producer[spark]")
+    environment = install("producer[spark]", spark=True)
     _run(environment, prefix, environment / "python", script, redis_url)
     assert client.zcard(f"{prefix}:{{orders}}:waiting") == 100
 
@@ -59,7 +57,7 @@ def test_shipped_to_executors_as_archives(
     """
     script = tmp_path / "job.py"
     script.write_text(WRITE.replace("\ndf =", f"\n{REGISTER}\ndf ="), "utf-8")
-    environment = install(packages=THIRD_PARTY)
+    environment = install(spark=True)
     archives = [
         shutil.copy(next(dist.glob(f"lisa_{name}-*.whl")), tmp_path / f"lisa_{name}.zip")
         for name in ("common", "producer")
