@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).parents[1]
-_SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if own_kind() == chosen() else set())
-"""A test with one of these uses a server of the kind that was chosen."""
+_SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if chosen() in (own_kind(), "cluster") else set())
+"""A test with one of these uses a server of the kind that was chosen, or of the kind that a Cluster is made of."""
 
 
 def pytest_configure() -> None:
@@ -52,7 +52,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the server of the run."""
+    """Mark the tests that use the server of the run. Long tests come first: no process is left with one at the end."""
+    items.sort(key=lambda item: [not item.get_closest_marker(mark) for mark in ("long", "slow")])
     for item in items:
         if not _SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("server")
@@ -107,15 +108,16 @@ def reserve_port() -> Iterator[Callable[[], int]]:
 
 @pytest.fixture(scope="session")
 def uv() -> Callable[..., None]:
-    """Run uv, the one that runs the tests if there is one; its output is shown when it fails."""
+    """Run uv, the one that runs the tests if there is one, with settings of the environment; it shows why it fails."""
     program = os.environ.get("UV") or shutil.which("uv") or shutil.which(_ROOT / ".tools/bin/uv")
     if program is None:
         pytest.skip("no uv on this machine; `make test` brings one")
     # Else uv would take the environment of the tests for the one to install into.
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
 
-    def run(*arguments: str | Path) -> None:
-        done = subprocess.run([program, *arguments], cwd=_ROOT, env=environment, capture_output=True, text=True)
+    def run(*arguments: str | Path, **settings: str) -> None:
+        settings = environment | settings
+        done = subprocess.run([program, *arguments], cwd=_ROOT, env=settings, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     return run

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from support.spark import JAVA_OPTIONS
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 WRITE = """
@@ -25,14 +27,12 @@ from lisa_producer.spark import LisaDataSource
 spark.dataSource.register(LisaDataSource)
 """
 
-THIRD_PARTY = ("hiredis", "pyarrow", "pydantic-settings", "pyspark", "redis")
-
 
 def _run(environment: Path, prefix: str, *command: str | Path) -> None:
     # As after `source bin/activate`.
     path = f"{environment}{os.pathsep}{os.environ['PATH']}"
     settings = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    settings |= {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "LISA_PREFIX": prefix}
+    settings |= {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS, "LISA_PREFIX": prefix}
     done = subprocess.run(command, env=settings, cwd="/", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -43,7 +43,7 @@ def test_found_by_being_installed(
     """`pip install lisa-producer[spark]` and a fresh session: the write works with no other line."""
     script = tmp_path / "job.py"
     script.write_text(WRITE, "utf-8")
-    environment = install("producer[spark]")
+    environment = install("producer[spark]", spark=True)
     _run(environment, prefix, environment / "python", script, redis_url)
     assert client.zcard(f"{prefix}:{{orders}}:waiting") == 100
 
@@ -57,7 +57,7 @@ def test_shipped_to_executors_as_archives(
     """
     script = tmp_path / "job.py"
     script.write_text(WRITE.replace("\ndf =", f"\n{REGISTER}\ndf ="), "utf-8")
-    environment = install(packages=THIRD_PARTY)
+    environment = install(spark=True)
     archives = [
         shutil.copy(next(dist.glob(f"lisa_{name}-*.whl")), tmp_path / f"lisa_{name}.zip")
         for name in ("common", "producer")

@@ -29,7 +29,7 @@ from support.refusing import WORDS, refusing
 ROLES = (RoleName.PRODUCER, RoleName.CONSUMER, RoleName.MANAGER)
 PASSWORD = "pw"  # noqa: S105 - of users on a server of the test's own
 PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
-AT_ONCE = 6
+AT_ONCE = 12
 """Lives side by side: they wait most of the time."""
 
 COMMANDS = sorted(set().union(*map(commands_of, ROLES)))

@@ -18,6 +18,7 @@ from lisa_common.model.sharding import Layout
 from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
 from support import Server, wait_until
+from support.spark import JAVA_OPTIONS
 from support.waiting import idle
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
@@ -41,7 +42,6 @@ for name, value in {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
     "spark.local.dir": f"{directory}/local",
 }.items():
     builder = builder.config(name, value)
@@ -87,7 +87,8 @@ class _Job:
         """Starts a driver."""
         with (self._directory / f"driver-{next(self._lives)}.log").open("wb") as log:
             command = [sys.executable, str(self._script), self._url, str(self._directory), until]
-            environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+            pythons = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+            environment = os.environ | pythons | {"JDK_JAVA_OPTIONS": JAVA_OPTIONS}
             self._driver = subprocess.Popen(
                 command, env=environment, cwd=self._directory, stdout=log, stderr=log, start_new_session=True
             )

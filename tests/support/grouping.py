@@ -14,17 +14,17 @@ from support.engines import chosen
 
 __all__ = ["pytest_xdist_make_scheduler"]
 
-_DIRECTORIES = ("outbox", "packaging", "spark", "topologies")
-"""Their tests share databases, wheels, a Spark session, a Cluster."""
+_DIRECTORIES = ("outbox", "packaging", "spark")
+"""Their tests share databases, wheels, a Spark session."""
 
-_GROUPS = {"test_demo_spark": "spark"} | dict.fromkeys(
+_GROUPS = dict.fromkeys(("test_demo_spark", "test_spark_cluster"), "spark") | dict.fromkeys(
     ("test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover"), "under load"
 )
 """Files of other groups: one Java at a time, and one test of topologies that measures under load."""
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc] # it has no types
-    """Hands out groups, the largest first, then single tests."""
+    """Hands out groups, the largest first, then single tests: long ones first, as `tests/conftest.py` sorts them."""
 
     def _split_scope(self, nodeid: str) -> str:
         if "://" in chosen():

@@ -28,6 +28,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
     _left_out += sum(not {"slow", "long"}.isdisjoint(item.keywords) for item in items)
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there are no processes
 def pytest_testnodedown(node: Any) -> None:
     """Take over the count of a process that ran a share of the tests."""
     global _left_out  # noqa: PLW0603

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from lisa_common.model.keys import ShardKeys
 
-__all__ = ["HOUR", "LONG", "READS_STREAMS", "SparkTopic", "spark_session"]
+__all__ = ["HOUR", "JAVA_OPTIONS", "LONG", "READS_STREAMS", "SparkTopic", "spark_session"]
 
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""A session of a minute does not get back what it costs to optimize its code."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""A session of a minute does not get back what it costs to optimize its code. JDK_JAVA_OPTIONS brings them anywhere."""
 
 READS_STREAMS = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this PySpark can read streams as we do: 4.2 and later."""
@@ -40,7 +40,7 @@ def spark_session(directory: Path, **config: str) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyspark
 
+from support.spark import JAVA_OPTIONS
 from support.waiting import wait_until
 
 __all__ = ["SparkCluster", "spark_cluster"]
@@ -21,6 +22,7 @@ _HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 _HOSTS = ("127.0.0.1", "localhost")
 _PATIENCE_S = 240
+_SETTINGS = {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,10 @@ class SparkCluster:
         """Starts a driver with two cores for its job."""
         script = self.directory / "job.py"
         script.write_text(program)
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         return subprocess.Popen(
             [sys.executable, str(script), self.url, *args],
             cwd=self.directory,
-            env=environment,
+            env=os.environ | {"PYSPARK_DRIVER_PYTHON": sys.executable} | _SETTINGS,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -88,8 +89,7 @@ def _running(directory: Path, name: str, *args: str) -> Iterator[tuple[int, Path
         process = subprocess.Popen(
             [str(_HOME / "bin" / "spark-class"), f"{_DEPLOY}.{name}", "--webui-port", "0", *args],
             cwd=directory,
-            env=os.environ
-            | {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+            env=os.environ | {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1"} | _SETTINGS,
             stdout=file,
             stderr=file,
             start_new_session=True,
