@@ -12,6 +12,7 @@ from lisa_common.errors import OutcomeUnknown, UnknownTopic
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call
+from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, AsyncAdmin, ManagerSettings
 from lisa_manager.admin.topics.policies import set_policy
 from lisa_manager.jobs import discoverer as discovering
@@ -102,7 +103,7 @@ def test_limits_of_a_change_that_was_broken_off_go(
         assert keys_left(client, prefix) == [dropped_key(prefix)]
 
 
-async def test_limits_of_a_drop_that_was_broken_off_go(
+async def test_what_a_drop_that_was_broken_off_has_left_goes(
     *,
     admin: Admin,
     stepping: Connection,
@@ -111,8 +112,9 @@ async def test_limits_of_a_drop_that_was_broken_off_go(
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between the registry and the shards: a manager removes them when it forgets the drop."""
+    """Between the registry and the shards: a manager removes it when it forgets the drop."""
     admin.create_topic("orders", paused=True, shards=2)
+    admin.create_group("orders", "billing")
     drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
     while _registered(client, prefix):
         assert drop.step()
@@ -130,6 +132,38 @@ def test_limits_end_where_a_message_comes_during_a_drop(
     assert _interrupted(stepping, prefix, "set_policy", deed).done
     assert not client.exists(ShardKeys(prefix, "orders").of("door"))
     assert producer.find("orders", "m") is not None
+
+
+def test_a_message_that_comes_during_a_drop_changes_no_shard_of_others(
+    *, admin: Admin, producer: Producer, stepping: Connection, client: redis.Redis, redis_url: str, prefix: str
+) -> None:
+    """Between whichever of its steps: the topic stays as it was, or the shard of the message does."""
+    refused = steps = 0
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    while True:
+        admin.create_topic("orders", shards=2, dedup_window_ms=60_000)
+        layout = Layout(prefix, "orders", admin.policy("orders"))
+        known = [next(id for id in map(str, range(99)) if layout.home(id) == keys) for keys in layout.shards]
+        with Consumer("orders", "billing", settings=settings) as consumer:
+            consumer.read()
+            for id in known:
+                producer.send("orders", b"x", id=id)
+                consumer.ack(*consumer.read(wait=5))
+        drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
+        if not all(drop.step() for _ in range(steps)):
+            break
+        is_registered = _registered(client, prefix)
+        producer.send("orders", b"x", id="m", delay=60)
+        if drop.finish().done:
+            assert not is_registered or client.xinfo_groups(layout.home("m").of("ready"))
+            assert producer.find("orders", "m") is not None
+        else:
+            refused += 1
+            assert [len(client.xinfo_groups(keys.of("ready"))) for keys in layout.shards] == [1, 1]
+            assert all(producer.send("orders", b"x", id=id).duplicate for id in known)
+        remove_keys(client, prefix)
+        steps += 1
+    assert refused > 2
 
 
 def test_shards_that_a_topic_declared_anew_has_not_go(

@@ -33,8 +33,6 @@ class Dropped:
     """Messages that the topic held."""
     schedules: int = 0
     """Schedules that the topic had."""
-    made_again: int = 0
-    """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
 def drop_topic(
@@ -47,15 +45,15 @@ def drop_topic(
     UnknownTopic.
 
     Managers remember the drop for a while and keep serving the shards: a producer that does not know of the drop
-    declares the topic again when it sends.
+    declares the topic again when it sends. So does a manager where a message has come during the drop.
     """
     gone = _Gone()
     try:
         return (yield from _drop(prefix, topic, gone, force=force, last=last, seen=seen))
     except LisaError as error:
-        if not gone.shards:
+        if not gone.shards and not gone.is_unregistered:
             raise
-        raise OutcomeUnknown(f"{topic} was dropped in part, drop it again: {error}") from error
+        raise OutcomeUnknown(f"{topic} was dropped in part; if it is still there, drop it again: {error}") from error
 
 
 def _drop(
@@ -66,12 +64,13 @@ def _drop(
         is_changed = seen is not None and layout.policy != seen
         if is_changed or not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
-            return Dropped(done=False, messages=gone.messages, schedules=gone.schedules, made_again=len(gone.shards))
+            return Dropped(done=False, messages=gone.messages, schedules=gone.schedules)
         now = yield server_time()
         mark = dropped_mark(now, layout)
         # The mark comes first, so that managers always see the mark or the topic.
         yield mark_drop(layout, mark)
         if (yield store_policy(prefix, topic, stored, None)):
+            gone.is_unregistered = True
             yield command("UNLINK", history_key(prefix, topic))
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
             # A manager that was moving the schedules may have brought them back.
@@ -102,10 +101,11 @@ class _Gone:
     """Messages that were dropped, or that prevent the drop."""
     schedules: int = 0
     """Likewise schedules."""
+    is_unregistered: bool = False
 
 
 def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[bool]:
-    """Drops all shards or none: checks all of them first. Without `force`, each is checked again in the script."""
+    """Drops all shards or none: checks all of them first. With `last`, each is checked again in the script."""
     former = _former(layout)
     if former:
         # An interrupted reshard may not have closed them.
@@ -120,6 +120,9 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
         gone.messages = sum((yield [command("HLEN", keys.of("messages")) for keys in layout.ever]))
         if gone.messages:
             return False
+    if not force and not last:
+        # They go after the topic. A message that comes until then keeps its shard, with its groups and known ids.
+        return True
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
         outcomes: list[list[int]] = yield [

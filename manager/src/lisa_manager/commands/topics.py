@@ -10,7 +10,7 @@ from lisa_common.cli.policy_fields import plain_name
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
-from lisa_manager import Dropped, ManagerSettings, TopicSizes
+from lisa_manager import ManagerSettings, TopicSizes
 from lisa_manager.commands.policy_options import shown_field, shown_fields, with_policy
 from lisa_manager.commands.shared import TopicName, admin_command, opened, require_topic
 
@@ -135,23 +135,12 @@ def drop(
     if dropped.schedules and not dropped.done:
         raise Declined(f"topic {topic} has {dropped.schedules} schedules; --force deletes them with it")
     if not dropped.done:
-        raise Declined(
-            f"topic {topic} still holds {dropped.messages} messages; --force drops them with it{_lost(dropped)}"
-        )
+        raise Declined(f"topic {topic} still holds {dropped.messages} messages; --force drops them with it")
     if json:
         print_json({"topic": topic, "messages": dropped.messages, "schedules": dropped.schedules})
     else:
         also = f" and {dropped.schedules:,} schedules" if dropped.schedules else ""
         say(f"dropped {topic} with {dropped.messages:,} messages{also}")
-
-
-def _lost(dropped: Dropped) -> str:
-    if not dropped.made_again:
-        return ""
-    return (
-        f". They came during the drop. {dropped.made_again} shards had been deleted by then: their groups were made "
-        "again, but may miss messages that were sent there in between"
-    )
 
 
 def owing(sizes: TopicSizes) -> str:
