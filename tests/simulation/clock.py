@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import struct
 from pathlib import Path
 
 __all__ = ["BOOT_US", "EPOCH_US", "Clock"]
@@ -26,11 +25,11 @@ class Clock:
 
     def show(self, shift_us: int = 0) -> None:
         """Sets the clocks of this process, with the wall clock of the program that runs now."""
-        struct.pack_into("qq", self._programs, 0, EPOCH_US + self.us + shift_us, BOOT_US + self.us)
+        self._programs[0], self._programs[1] = EPOCH_US + self.us + shift_us, BOOT_US + self.us
 
     def show_server(self) -> None:
         """Sets the clocks of the server, before it is asked anything."""
-        struct.pack_into("qq", self._server, 0, EPOCH_US + self.us + self.server_shift_us, BOOT_US + self.us)
+        self._server[0], self._server[1] = EPOCH_US + self.us + self.server_shift_us, BOOT_US + self.us
 
     @property
     def server_ms(self) -> float:
@@ -38,9 +37,10 @@ class Clock:
         return (EPOCH_US + self.us + self.server_shift_us) / 1000
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def _mapped(path: Path) -> memoryview:
+    """The two numbers in a file."""
     file = os.open(path, os.O_RDWR | os.O_CREAT)
     os.ftruncate(file, _SIZE)
     mapped = mmap.mmap(file, _SIZE)
     os.close(file)
-    return mapped
+    return memoryview(mapped).cast("q")

@@ -24,19 +24,31 @@ class Connection(asyncio.Transport):
         program.made += 1
         self.name = f"{program.name}/{program.made}"
         self.program = program
-        self.wire = Wire(network.server.path)
         self.is_subscribed = False
         self.is_silent = False
         """Whether it is half-open: nothing arrives any more, in either direction, and nobody is told."""
         self.unblocking: asyncio.TimerHandle | None = None
         """Ends a blocking read when its time is over."""
         self._network, self._protocol = network, protocol
+        self._wire: Wire | None = None
         self._requests = hiredis.Reader()
         self._dice = network.dice_of(self.name)
         self._is_closing = self._is_dead = False
         self._there_at = self._back_at = 0.0
         self._strike: Strike | None = None
         program.connections[self] = None
+
+    @property
+    def wire(self) -> Wire:
+        """Leads to the server; opened when the server is first needed."""
+        if not self._wire:
+            self._wire = Wire(self._network.server.path)
+        return self._wire
+
+    @property
+    def is_wired(self) -> bool:
+        """Whether the server knows of it."""
+        return self._wire is not None
 
     @property
     def is_dead(self) -> bool:

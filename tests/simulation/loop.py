@@ -102,12 +102,6 @@ class _Ready:
             program.ready.append(handle)
             self._programs[program] = None
 
-    def __bool__(self) -> bool:
-        for program in self._programs:  # noqa: SIM110 - asked twice for each callback, where a generator is slow
-            if not program.is_frozen:
-                return True
-        return False
-
     def __len__(self) -> int:
         return sum(len(program.ready) for program in self._programs)
 
@@ -117,8 +111,10 @@ class _Ready:
     def forget(self, program: Program) -> None:
         self._programs.pop(program, None)
 
-    def pop(self) -> asyncio.Handle:
+    def pop(self) -> asyncio.Handle | None:
         runnable = [program for program in self._programs if not program.is_frozen]
+        if not runnable:
+            return None
         program = runnable[0] if len(runnable) == 1 else self._dice.choice(runnable)
         handle = program.ready.popleft()
         if not program.ready:
@@ -142,7 +138,8 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self.clock = clock
         self._ready = _Ready(dice)
-        self._scheduled: list[asyncio.TimerHandle] = []
+        self._scheduled: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._order = count()
         self._clock_resolution = 1e-6
         self._stopping = False
         self.callbacks = 0
@@ -159,21 +156,29 @@ class Loop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One callback, so that any other program may be next. asyncio calls this again and again."""
-        timers, clock = self._scheduled, self.clock
-        while timers and (timers[0].cancelled() or not program_of(timers[0]).is_alive):
-            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
-        if not self._ready and not self._stopping:
-            if not timers:
-                raise RuntimeError("nothing will ever happen again")
-            clock.us = max(clock.us, int(timers[0].when() * 1e6 + 0.999))
-        now = clock.us / 1e6 + 1e-9
-        while timers and timers[0].when() <= now:
-            handle = heapq.heappop(timers)
-            handle._scheduled = False  # type: ignore[attr-defined]
-            if not handle.cancelled():
-                self._ready.append(handle)
-        if self._ready:
-            self._run(self._ready.pop())
+        self._wake()
+        handle = self._ready.pop()
+        if handle:
+            self._run(handle)
+        elif not self._stopping:
+            self._jump()
+
+    def _wake(self) -> None:
+        """Makes ready the callbacks whose time has come."""
+        timers, now = self._scheduled, self.clock.us / 1e6 + 1e-9
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            if not timer.cancelled():
+                self._ready.append(timer)
+
+    def _jump(self) -> None:
+        """Moves the time to the next callback."""
+        timers = self._scheduled
+        while timers and (timers[0][2].cancelled() or not program_of(timers[0][2]).is_alive):
+            heapq.heappop(timers)
+        if not timers:
+            raise RuntimeError("nothing will ever happen again")
+        self.clock.us = max(self.clock.us, int(timers[0][0] * 1e6 + 0.999))
 
     def _run(self, handle: asyncio.Handle) -> None:
         program = program_of(handle)
@@ -187,6 +192,15 @@ class Loop(asyncio.BaseEventLoop):
         self.clock.us += _STEP_US
         self.clock.show(program.shift_us)
         handle._run()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Timers of one moment keep their order."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        # Tuples are compared much faster than handles.
+        heapq.heappush(self._scheduled, (when, next(self._order), timer))
+        return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are dropped when their time comes."""

@@ -23,14 +23,18 @@ __all__ = ["Network"]
 
 _SCRIPTS = {load(name).sha.encode(): name for name in SCRIPT_NAMES}
 
-_SILENT = frozenset(
-    (
-        *("ping", "time", "client", "info", "exists", "hget", "hmget", "hgetall", "hlen", "hscan", "hkeys", "xrange"),
-        *("xlen", "xpending", "xinfo", "zrange", "zcard", "zscore", "script", "command", "config", "get", "type"),
-        *("xclaim", "xreadgroup", "fetch", "find", "list_pending", "list_messages", "trim", "join", "close_shard"),
-    )
-)
-"""Commands and scripts that wake no blocked reader and publish nothing."""
+_SILENT = frozenset(("xclaim", "xreadgroup", "fetch", "trim", "join", "close_shard"))
+"""Writes that wake no blocked reader and publish nothing."""
+
+_LOUD = frozenset(("publish", "extend", "replay", "set_door"))
+"""Commands and scripts that may publish though they write nothing."""
+
+_ANSWERS = {
+    (b"PING",): b"+PONG\r\n",
+    (b"CLIENT", b"SETNAME"): b"+OK\r\n",
+    (b"CLIENT", b"SETINFO"): b"+OK\r\n",
+}
+"""What every connection begins with. The relay answers it, because waking the server costs most of the time."""
 
 _SLOW = 0.01
 """Share of ways through the network that take long."""
@@ -149,20 +153,25 @@ class Network:
         blocks_s = _unbounded(commands, names)
         connection.is_subscribed |= "subscribe" in names
         self.note("asks", connection.name, commands)
-        connection.wire.send(commands)
+        if not connection.is_subscribed and (answer := _answer_to(commands)):
+            self._answer(connection, answer, strike)
+            return
         if blocks_s is None:
+            connection.wire.send(commands)
             self._answer(connection, connection.wire.receive(), strike, is_measured="info" in names)
         else:
             # For all the server knows, this read waits for ever. The relay ends it when its time is over.
             connection.strike_next(strike)
-            self.server.settle()
-            if not self._collect(connection):
+            (command,) = commands
+            if reply := connection.wire.begin(command):
+                self._answer(connection, reply, None)
+            else:
                 self._wait_on(connection)
                 connection.unblocking = self.loop.call_later(blocks_s, self._unblock, connection, context=self.context)
         if connection.is_subscribed:
             self._wait_on(connection)
-        self.server.remember()
-        if self._waiting and not _SILENT.issuperset(names):
+        wrote = self.server.remember()
+        if self._waiting and ((wrote and not _SILENT.issuperset(names)) or not _LOUD.isdisjoint(names)):
             self.collect()
 
     def _count(self, program: Program, commands: list[Any], names: list[str]) -> None:
@@ -180,7 +189,8 @@ class Network:
         self.server.flush()
         ready = [self._waiting[number] for number, _ in self._poll.poll(0)]
         for connection in sorted(ready, key=lambda each: each.name):
-            self._collect(connection)
+            if data := connection.wire.take():
+                self._deliver(connection, data)
 
     def _wait_on(self, connection: Connection) -> None:
         number = connection.wire.socket.fileno()
@@ -188,20 +198,21 @@ class Network:
             self._waiting[number] = connection
             self._poll.register(number, select.POLLIN)
 
-    def _unwait(self, connection: Connection) -> None:
-        if self._waiting.pop(connection.wire.socket.fileno(), None):
+    def _unwait(self, connection: Connection) -> bool:
+        """Returns whether it was waiting."""
+        was_waiting = connection.is_wired and connection.wire.socket.fileno() in self._waiting
+        if was_waiting:
+            del self._waiting[connection.wire.socket.fileno()]
             self._poll.unregister(connection.wire.socket)
+        return was_waiting
 
-    def _collect(self, connection: Connection) -> bool:
-        data = connection.wire.take()
-        if data:
-            if not connection.is_subscribed:
-                self._unwait(connection)
-            if connection.unblocking:
-                connection.unblocking.cancel()
-                connection.unblocking = None
-            self._answer(connection, data, None)
-        return bool(data)
+    def _deliver(self, connection: Connection, data: bytes) -> None:
+        if not connection.is_subscribed:
+            self._unwait(connection)
+        if connection.unblocking:
+            connection.unblocking.cancel()
+            connection.unblocking = None
+        self._answer(connection, data, None)
 
     def _unblock(self, connection: Connection) -> None:
         if self._held is not None:
@@ -211,7 +222,7 @@ class Network:
         connection.unblocking = None
         self.loop.clock.show_server()
         self.server.unblock(connection.wire.id)
-        self._collect(connection)
+        self._deliver(connection, connection.wire.receive())
 
     def _answer(self, connection: Connection, data: bytes, strike: Strike | None, *, is_measured: bool = False) -> None:
         # INFO tells memory, CPU time and paths of this machine.
@@ -220,18 +231,26 @@ class Network:
 
     def forget(self, connection: Connection) -> None:
         """Closes the server's end of a connection."""
-        self._unwait(connection)
+        was_waiting = self._unwait(connection)
         self._open.pop(connection, None)
-        connection.wire.close()
-        if self.server.runs:
+        if connection.is_wired:
+            connection.wire.close()
+        if was_waiting and self.server.runs:
+            # The server gives it nothing any more.
             self.loop.clock.show_server()
-            self.server.settle()
+            self.server.flush()
 
 
 def _name_of(command: Any) -> str:
     """The name of a script or a command, in lower case."""
     name = bytes(command[0]).lower().decode(errors="replace")
     return _SCRIPTS.get(bytes(command[1]), name) if name == "evalsha" else name
+
+
+def _answer_to(commands: list[Any]) -> bytes:
+    """The reply of the relay; empty where the server must be asked."""
+    answers = [_ANSWERS.get(tuple(command[:2]), b"") for command in commands]
+    return b"".join(answers) if all(answers) else b""
 
 
 def _unbounded(commands: list[Any], names: list[str]) -> float | None:

@@ -32,10 +32,13 @@ _LOST_S = 4.0
 PERIOD_MS = 2_000
 """Of the schedule."""
 
+_ADMIN = ManagerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S)
+_PRODUCER = ProducerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S, patience_s=1)
+
 
 def _connected() -> AsyncAdmin:
     """An operator's connection, over the simulated network."""
-    return AsyncAdmin(settings=ManagerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S), patience_s=1.0)
+    return AsyncAdmin(settings=_ADMIN, patience_s=1.0)
 
 
 async def prepare(cast: Cast) -> None:
@@ -157,8 +160,7 @@ class Operators:
     async def _fill_and_drop(self, admin: AsyncAdmin, seconds: float) -> None:
         self._filled = True
         await admin.create_topic(SPARE)
-        settings = ProducerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S, patience_s=1)
-        async with AsyncProducer(settings=settings) as producer:
+        async with AsyncProducer(settings=_PRODUCER) as producer:
             for delay in (0, 1, 3_600):
                 await producer.send(SPARE, b"", delay=delay)
         await asyncio.sleep(seconds)

@@ -38,6 +38,12 @@ _HANDLER_S = 8.0
 """The timeout that ends a handler that hangs."""
 
 _NETWORK: dict[str, Any] = {"redis_url": URL, "prefix": PREFIX, "timeout_s": _TIMEOUT_S}
+# Settings are made once, because each looks for its sources.
+_MANAGER = ManagerSettings(**_NETWORK, **LIGHT_SETTINGS)
+_PRODUCER = ProducerSettings(**_NETWORK, patience_s=_PATIENCE_S)
+_WORKER = ConsumerSettings(**_NETWORK, concurrency=8, drain_s=2)
+_CLERK = ConsumerSettings(**_NETWORK)
+_CONSUMER = ConsumerSettings(**_NETWORK, patience_s=_PATIENCE_S, block_s=0.5)
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -80,7 +86,7 @@ class Programs:
             within(program, program.stop)
 
     async def _produce(self, name: str) -> None:
-        async with AsyncProducer(settings=ProducerSettings(**_NETWORK, patience_s=_PATIENCE_S)) as producer:
+        async with AsyncProducer(settings=_PRODUCER) as producer:
             self._producers[name] = producer
             await asyncio.Event().wait()
 
@@ -123,8 +129,7 @@ class Programs:
                     outcomes.append(str(await producer.reschedule(topic, facts["id"], delay=delay_ms / 1000)))
 
     def _worker(self, group: str) -> Worker:
-        settings = ConsumerSettings(**_NETWORK, concurrency=8, drain_s=2)
-        worker = Worker(group, settings=settings)
+        worker = Worker(group, settings=_WORKER)
         # As in the chaos suite: the history needs what the worker reads and settles, with the times.
         worker._core = RecordingCore(PREFIX, group, None, self._history)
 
@@ -137,7 +142,7 @@ class Programs:
 
     def _clerk(self, group: str) -> Worker:
         """A worker for the schedule. Nobody sends its messages, so they are not in the history."""
-        worker = Worker(group, settings=ConsumerSettings(**_NETWORK))
+        worker = Worker(group, settings=_CLERK)
 
         @worker.on(TICKS)
         async def tick(delivery: Delivery) -> None:
@@ -170,8 +175,7 @@ class Programs:
 
     async def _consume(self, group: str, dice: random.Random) -> None:
         """A plain consumer: gives up reads, settles in every way, and sometimes long after its lease has ended."""
-        settings = ConsumerSettings(**_NETWORK, patience_s=_PATIENCE_S, block_s=0.5)
-        async with AsyncConsumer(list(self._cast.topics), group, settings=settings) as consumer:
+        async with AsyncConsumer(list(self._cast.topics), group, settings=_CONSUMER) as consumer:
             consumer._core = RecordingCore(PREFIX, group, None, self._history)
             while True:
                 try:
@@ -192,7 +196,7 @@ class Programs:
 
 
 async def _manage() -> None:
-    manager = Manager(ManagerSettings(**_NETWORK, **LIGHT_SETTINGS))
+    manager = Manager(_MANAGER)
     PROGRAM.get().stop = manager.stop
     await manager.run(patience_s=60)
 

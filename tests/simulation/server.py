@@ -37,6 +37,7 @@ class Server:
         self.path = directory / "server"
         self._binary, self._directory, self._clock = binary, directory, clock
         self._environment = environment
+        self._log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Wire | None = None
         self._sizes: deque[tuple[int, int]] = deque()
@@ -92,28 +93,23 @@ class Server:
         return self._control.ask(*command)
 
     def flush(self) -> None:
-        """After a reply: returns once the server has sent what it had for others, too, at the end of the same turn."""
+        """Returns once the server has seen what came before, and sent what it had for others."""
         assert self._control
         self._control.ask("PING")
 
-    def settle(self) -> None:
-        """After a request: returns once the server has carried it out, and sent all replies: two turns later."""
-        assert self._control
-        self._control.ask("PING")
-        self._control.ask("PING")
-
-    def remember(self) -> None:
-        """Remembers how long its append-only file is now."""
+    def remember(self) -> bool:
+        """Remembers how long its append-only file is now. Returns whether it has grown."""
         size = self._log.stat().st_size
-        if not self._sizes or self._sizes[-1][1] != size:
-            self._sizes.append((self._clock.us, size))
-            while self._sizes[0][0] < self._clock.us - _REMEMBERED_S * 1e6 and len(self._sizes) > 1:
-                self._sizes.popleft()
+        if self._sizes and self._sizes[-1][1] == size:
+            return False
+        self._sizes.append((self._clock.us, size))
+        while self._sizes[0][0] < self._clock.us - _REMEMBERED_S * 1e6 and len(self._sizes) > 1:
+            self._sizes.popleft()
+        return True
 
     def unblock(self, id: int) -> None:
         """Ends a blocking read, as its own time-out does."""
         self.ask("CLIENT", "UNBLOCK", id, "TIMEOUT")
-        self.settle()
 
     def kill(self, loss_s: float) -> None:
         """As a power cut: what it wrote in the last `loss_s` seconds never reached the disk."""
@@ -129,10 +125,6 @@ class Server:
         os.truncate(self._log, size)
         self._sizes.clear()
         self._sizes.append((self._clock.us, size))
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
 
     def close(self) -> None:
         """Ends it for good."""

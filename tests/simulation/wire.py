@@ -19,7 +19,8 @@ class Wire:
         self.socket.connect(str(path))
         self._reader = hiredis.Reader()
         self._expected = 0
-        self.id = self.ask("CLIENT", "ID")
+        self.id = 0
+        """The server's number of this connection, once it has begun something."""
 
     def ask(self, *command: str | int) -> Any:
         """One command of the relay itself, and its reply."""
@@ -33,6 +34,21 @@ class Wire:
         """Sends commands of a program."""
         self.socket.sendall(b"".join(hiredis.pack_command(tuple(command)) for command in commands))
         self._expected += len(commands)
+
+    def begin(self, command: Any) -> bytes:
+        """Sends a command that may block. Returns once the server has carried it out, with its reply if it has one."""
+        # The server takes both in one turn, and writes at its end.
+        self.send([("CLIENT", "ID"), command])
+        data = b""
+        while b"\r\n" not in data:
+            data += self.socket.recv(_BYTES)
+        id, _, reply = data.partition(b"\r\n")
+        self.id = int(id[1:])
+        self._expected -= 1
+        if not reply:
+            return b""
+        self._reader.feed(reply)
+        return reply + self.receive()
 
     def receive(self) -> bytes:
         """All replies that are still expected."""
