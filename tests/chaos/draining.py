@@ -13,7 +13,7 @@ from lisa_common.model.keys import ShardKeys, copy_of, history_key, managers_key
 from lisa_common.model.record import unpack_record
 from lisa_common.model.sharding import Layout
 from lisa_manager.admin.audit.check import check
-from lisa_manager.admin.queries import require_topic
+from lisa_manager.queries import require_topic
 
 __all__ = ["Room", "audit", "is_drained", "keys_left", "owed_to", "unfinished", "write_left", "write_letters"]
 

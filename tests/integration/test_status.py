@@ -114,7 +114,7 @@ def test_long_streams_are_counted_from_the_short_side(
     """Where much is ready, what was delivered is counted and taken off."""
     monkeypatch.setattr("lisa_manager.admin.groups.backlog._SMALL", 10)
     monkeypatch.setattr("lisa_manager.admin.groups.backlog.PAGE", 7)
-    monkeypatch.setattr("lisa_manager.admin.queries.PAGE", 7)
+    monkeypatch.setattr("lisa_manager.queries.PAGE", 7)
     orders.join("billing")
     for number in range(60):
         orders.send(f"m{number}")

@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_common.errors import LisaError
@@ -12,11 +13,12 @@ from lisa_gateway import health, v1
 from lisa_gateway.access import AccessMiddleware
 from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia import interface
+from lisa_gateway.camellia.answers import refusal
 from lisa_gateway.dashboard import PAGES, dashboard_routes
 from lisa_gateway.gateway import Gateway, lifespan
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.metrics import CountRequests
-from lisa_gateway.problems import refuse
+from lisa_gateway.problems import OverQuota, problem_of, refuse, response_of
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
@@ -38,13 +40,18 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
             Middleware(CountRequests, log_request if settings.access_log else None),
             # Outside of quotas: a body that a quota slows down does not arrive too slowly.
             Middleware(BodyLimits, settings),
-            Middleware(AccessMiddleware, settings, pages=PAGES if pages else None),
+            Middleware(AccessMiddleware, settings, over_quota=_refuse_over_quota, pages=PAGES if pages else None),
         ],
         exception_handlers={HTTPException: refuse, LisaError: refuse},
         lifespan=lifespan,
     )
     application.state.gateway = gateway
     return application
+
+
+def _refuse_over_quota(path: str, error: OverQuota) -> Response:
+    """Clients of camellia's calls get its form of answers."""
+    return refusal(error) if path.startswith("/camellia/") else response_of(problem_of(error))
 
 
 class _BelowRoot:

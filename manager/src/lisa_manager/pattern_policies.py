@@ -16,7 +16,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import store_policy, with_revision
 from lisa_common.protocol.side_by_side import run_each
-from lisa_manager.admin.queries import chunks
+from lisa_manager.queries import chunks
 from lisa_manager.topic_limits import apply_limits
 
 __all__ = ["Resolved", "apply_patterns", "is_stale"]

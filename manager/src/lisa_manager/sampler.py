@@ -16,11 +16,11 @@ from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.sharding import Layout
 from lisa_common.observing.catalog import HORIZONS, MAX_TOPICS, OTHER, Program
 from lisa_common.observing.prometheus import Values, families_of
-from lisa_manager.admin.queries import list_layouts
 from lisa_manager.admin.topics.status import TopicStatus, read_status_of
 from lisa_manager.admin.topics.traffic import TopicTraffic, read_traffic_of
 from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.queries import list_layouts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Sampler"]

@@ -10,8 +10,7 @@ from lisa_gateway.access.callers import STRANGER, Access, Caller
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
-from lisa_gateway.camellia.answers import refusal
-from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of, response_of, send_problem
+from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of, send_problem
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
@@ -26,13 +25,21 @@ _OTHER = Rule(Scope.CALLER)
 class AccessMiddleware:
     """Puts the caller into the scope of each request; refuses requests without a valid caller, unless they are public.
 
-    Below `pages` browsers ask for pages; None: nowhere.
+    Below `pages` browsers ask for pages; None: nowhere. `over_quota` makes the answer to a path, which differs by API.
     """
 
-    def __init__(self, app: Any, settings: AccessSettings, *, pages: str | None = None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        settings: AccessSettings,
+        *,
+        over_quota: Callable[[str, OverQuota], Response],
+        pages: str | None = None,
+    ) -> None:
         self._app: Callable[..., Awaitable[None]] = app
         self._access = Access(settings)
         self._settings = settings
+        self._over_quota = over_quota
         self._pages = None if pages is None else f"{pages}/"
 
     # No coroutine of its own: it would be one more in the way of each request.
@@ -71,7 +78,7 @@ class AccessMiddleware:
         try:
             quota.admit_request(length)
         except OverQuota as error:
-            await _refuse_over_quota(path, error)(scope, receive, send)
+            await self._over_quota(path, error)(scope, receive, send)
             return
         with quota.holding() as hold:
             await self._app(scope, *quota.counting(scope, length, receive, send, hold))
@@ -81,11 +88,6 @@ def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """The declared length of a body; 0 if there is none."""
     length = next((value for name, value in headers if name == b"content-length"), b"")
     return int(length) if length.isdigit() else 0
-
-
-def _refuse_over_quota(path: str, error: OverQuota) -> Response:
-    """Clients of camellia's calls get its form of answers."""
-    return refusal(error) if path.startswith("/camellia/") else response_of(problem_of(error))
 
 
 def caller_of(scope: Any) -> Caller:

@@ -23,7 +23,6 @@ from lisa_manager.admin.messages import by_id, listing
 from lisa_manager.admin.messages.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.messages.listing import MessagePage
 from lisa_manager.admin.messages.trace import Hop, trace
-from lisa_manager.admin.queries import require_topic
 from lisa_manager.admin.schedules import changes, sends, states
 from lisa_manager.admin.schedules.changes import ImportedSchedules
 from lisa_manager.admin.schedules.sends import Backfilled
@@ -34,6 +33,7 @@ from lisa_manager.admin.topics.policies import Dropped
 from lisa_manager.admin.topics.reshard import ReshardResult
 from lisa_manager.admin.topics.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics.traffic import TopicTraffic
+from lisa_manager.queries import require_topic
 
 __all__ = ["AsyncAdmin"]
 

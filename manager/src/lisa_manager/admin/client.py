@@ -24,7 +24,6 @@ from lisa_manager.admin.messages.cancel_many import ALL_WAITING, WaitingFilter, 
 from lisa_manager.admin.messages.listing import MessagePage
 from lisa_manager.admin.messages.trace import Hop, trace
 from lisa_manager.admin.observing_client import ObservingAdmin
-from lisa_manager.admin.queries import require_topic
 from lisa_manager.admin.schedules import changes, sends, states
 from lisa_manager.admin.schedules.changes import ImportedSchedules
 from lisa_manager.admin.schedules.sends import Backfilled
@@ -35,6 +34,7 @@ from lisa_manager.admin.topics.policies import Dropped
 from lisa_manager.admin.topics.reshard import ReshardResult
 from lisa_manager.admin.topics.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics.traffic import TopicTraffic
+from lisa_manager.queries import require_topic
 
 __all__ = ["Admin"]
 

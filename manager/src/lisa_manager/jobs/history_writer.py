@@ -9,12 +9,12 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.admin.queries import chunks
 from lisa_manager.admin.topics import history
 from lisa_manager.admin.topics.fingerprints import Fingerprint, read_fingerprints
 from lisa_manager.admin.topics.history import Lags
 from lisa_manager.admin.topics.status import TopicStatus, read_status_of
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.queries import chunks
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["HistoryWriter"]

@@ -33,11 +33,11 @@ from lisa_common.protocol.schedules import (
 )
 from lisa_common.protocol.scheduling import Home, find_home, move, send_page
 from lisa_common.protocol.side_by_side import run_each
-from lisa_manager.admin.queries import chunks
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.queries import chunks
 from lisa_manager.require_topic import require_topic
 from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock

@@ -14,7 +14,7 @@ from lisa_manager.admin.audit.missing_groups import complete_groups, missing_gro
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.admin.queries import chunks, list_layouts, require_topic
+from lisa_manager.queries import chunks, list_layouts, require_topic
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
 

@@ -14,7 +14,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms, moment_ms
 from lisa_manager.admin.garbage import shard
 from lisa_manager.admin.garbage.shard import REASONS, DeadLetter, Pages, Selector, read_merged
-from lisa_manager.admin.queries import require_topic
+from lisa_manager.queries import require_topic
 
 __all__ = [
     "ALL_GARBAGE",

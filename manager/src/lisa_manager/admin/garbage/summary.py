@@ -8,7 +8,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.validation import check_int
 from lisa_manager.admin.garbage.bulk import GarbageFilter, count_all, selector_of
 from lisa_manager.admin.garbage.shard import DeadLetter, Pages, read_merged
-from lisa_manager.admin.queries import PAGE, require_topic
+from lisa_manager.queries import PAGE, require_topic
 
 __all__ = ["GarbageCause", "GarbageSummary", "summarize"]
 

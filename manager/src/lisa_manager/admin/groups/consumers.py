@@ -7,7 +7,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.queries import first_error, require_topic
+from lisa_manager.queries import first_error, require_topic
 from lisa_manager.shard_groups import groups
 
 __all__ = ["ConsumerStatus", "list_consumers"]

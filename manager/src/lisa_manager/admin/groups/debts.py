@@ -14,7 +14,7 @@ from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_name
 from lisa_manager.admin.groups import drop
 from lisa_manager.admin.groups.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import PAGE, require_topic
+from lisa_manager.queries import PAGE, require_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]

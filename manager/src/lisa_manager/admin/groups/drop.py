@@ -3,7 +3,7 @@
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
-from lisa_manager.admin.queries import require_topic
+from lisa_manager.queries import require_topic
 from lisa_manager.shard_groups import drop_in_shard
 
 __all__ = ["drop_group"]

@@ -17,7 +17,7 @@ from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.managing import abort as abort_in
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.validation import Duration, check_id, duration_ms, is_id, moment_ms
-from lisa_manager.admin.queries import chunks, require_topic
+from lisa_manager.queries import chunks, require_topic
 
 __all__ = ["abort", "cancel", "find", "id_list", "records", "reschedule"]
 

@@ -17,7 +17,7 @@ from lisa_common.protocol.paging import END, START, Listed, Page, Point
 from lisa_common.protocol.producing import CancelOutcome, State
 from lisa_common.validation import MAX_ID_BYTES, check_callable, headers_json, is_id, moment_ms
 from lisa_manager.admin.garbage.bulk import BulkResult, OnProgress, StopBulk
-from lisa_manager.admin.queries import require_topic
+from lisa_manager.queries import require_topic
 
 __all__ = ["ALL_WAITING", "WaitingFilter", "cancel_many"]
 

@@ -22,7 +22,7 @@ from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_int, check_name
 from lisa_manager.admin.messages.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
-from lisa_manager.admin.queries import entries, require_topic
+from lisa_manager.queries import entries, require_topic
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 

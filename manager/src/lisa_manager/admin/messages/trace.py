@@ -10,7 +10,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Found
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_id
-from lisa_manager.admin.queries import PAGE, list_layouts, require_topic
+from lisa_manager.queries import PAGE, list_layouts, require_topic
 
 __all__ = ["Hop", "trace"]
 

@@ -10,7 +10,7 @@ from lisa_common.model.scores import PARKED_MS, whole_ms
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int
-from lisa_manager.admin.queries import read_all, require_topic, scored
+from lisa_manager.queries import read_all, require_topic, scored
 
 __all__ = ["DueCounts", "read_due_counts"]
 

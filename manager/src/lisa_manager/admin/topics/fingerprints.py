@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, IndependentCalls, command
-from lisa_manager.admin.queries import chunks, first_error
 from lisa_manager.admin.topics.traffic import read_traffic_of
+from lisa_manager.queries import chunks, first_error
 
 __all__ = ["Fingerprint", "read_fingerprints"]
 

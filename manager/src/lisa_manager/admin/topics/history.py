@@ -22,9 +22,9 @@ from lisa_common.model.keys import history_key, topics_key
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int, check_name
-from lisa_manager.admin.queries import chunks, first_error
 from lisa_manager.admin.topics.fingerprints import Fingerprint
 from lisa_manager.admin.topics.status import BUCKETS, TopicStatus
+from lisa_manager.queries import chunks, first_error
 
 __all__ = ["LONGEST_H", "Lags", "Sample", "pack", "read_history", "unlink_of_dropped", "write"]
 

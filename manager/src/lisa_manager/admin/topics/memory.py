@@ -5,7 +5,7 @@ from typing import Final
 
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, history_key
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_manager.admin.queries import layouts_of, read_all
+from lisa_manager.queries import layouts_of, read_all
 
 __all__ = ["read_memory"]
 

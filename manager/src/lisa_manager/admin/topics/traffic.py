@@ -9,7 +9,7 @@ from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.queries import chunks, first_error, layouts_of
+from lisa_manager.queries import chunks, first_error, layouts_of
 
 __all__ = ["TopicTraffic", "read_traffic", "read_traffic_of"]
 
