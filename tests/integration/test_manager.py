@@ -164,7 +164,8 @@ async def test_a_subscription_that_died_in_silence_is_made_again(own_server: Own
         await _collect(consumer, 1)
         await producer.send("orders", b"x", delay=0.05)
         [delivery] = await _collect(consumer, 1)
-        assert 0 <= _lag_ms(delivery) < 2_000
+        # By polling it would be a minute.
+        assert 0 <= _lag_ms(delivery) < 20_000
 
 
 async def test_new_topics_are_served_at_once(

@@ -292,7 +292,7 @@ async def test_a_signal_to_all_processes_drains_the_worker(
     os.kill(child, signal.SIGINT)
     os.kill(child, signal.SIGTERM)
     assert await asyncio.to_thread(worker.stop) == 0
-    assert (await _found(sender))[0].state is State.FINISHED
+    assert (await _found(sender))[0].state is State.FINISHED, worker.log
     assert not _is_alive(child)
 
 
