@@ -18,7 +18,8 @@ _DIRECTORIES = ("outbox", "packaging", "spark")
 """Their tests share databases, wheels, a Spark session."""
 
 _GROUPS = dict.fromkeys(("test_demo_spark", "test_spark_cluster"), "spark") | dict.fromkeys(
-    ("test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover"), "under load"
+    ("test_cluster", "test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover"),
+    "under load",
 )
 """Files of other groups: one Java at a time, and one test of topologies that measures under load."""
 
