@@ -103,7 +103,7 @@ def test_limits_of_a_change_that_was_broken_off_go(
         assert keys_left(client, prefix) == [dropped_key(prefix)]
 
 
-async def test_what_a_drop_that_was_broken_off_has_left_goes(
+async def test_limits_of_a_drop_that_was_broken_off_go(
     *,
     admin: Admin,
     stepping: Connection,
@@ -112,9 +112,8 @@ async def test_what_a_drop_that_was_broken_off_has_left_goes(
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between the registry and the shards: a manager removes it when it forgets the drop."""
+    """Between the registry and the shards: a manager removes them when it forgets the drop."""
     admin.create_topic("orders", paused=True, shards=2)
-    admin.create_group("orders", "billing")
     drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
     while _registered(client, prefix):
         assert drop.step()

@@ -51,9 +51,11 @@ def drop_topic(
     try:
         return (yield from _drop(prefix, topic, gone, force=force, last=last, seen=seen))
     except LisaError as error:
-        if not gone.shards and not gone.is_unregistered:
-            raise
-        raise OutcomeUnknown(f"{topic} was dropped in part; if it is still there, drop it again: {error}") from error
+        if gone.is_unregistered:
+            raise OutcomeUnknown(f"{topic} was dropped, but streams without messages may be left: {error}") from error
+        if gone.shards:
+            raise OutcomeUnknown(f"{topic} was dropped in part, drop it again: {error}") from error
+        raise
 
 
 def _drop(

@@ -8,7 +8,7 @@ an earlier revision never replace those of a later one. Managers do the same for
 from collections.abc import Mapping
 
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
-from lisa_common.model.limits import limits_of
+from lisa_common.model.limits import limits_of, revision_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
@@ -16,7 +16,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import parse_topic, with_revision
 
-__all__ = ["apply_limits", "read_limits", "revised", "write_limits", "wrong_shards"]
+__all__ = ["apply_limits", "end_limits", "read_limits", "revised", "write_limits", "wrong_shards"]
 
 
 def revised(before: Policy, after: Policy) -> Flow[Policy]:
@@ -54,6 +54,18 @@ def write_limits(layout: Layout) -> Flow[None]:
     """Sets the limits of the shards of a layout that is not in the registry yet."""
     limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
     yield from _write(layout, dict(zip(layout.ever, limits, strict=True)))
+
+
+def end_limits(layout: Layout) -> Flow[None]:
+    """Removes the limits of a dropped topic, but no later ones: those of a topic that was declared anew."""
+    limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
+    ended = {
+        keys: stored
+        for keys, stored in zip(layout.ever, limits, strict=True)
+        if stored and revision_of(stored) <= layout.policy.limits_revision
+    }
+    if ended:
+        yield [managing.set_door(keys, stored, "") for keys, stored in ended.items()]
 
 
 def _write(layout: Layout, limits: Mapping[ShardKeys, str]) -> Flow[bool]:

@@ -6,7 +6,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rate import read_rate
 from lisa_common.model.sharding import Layout
 
-__all__ = ["limits_of"]
+__all__ = ["limits_of", "revision_of"]
 
 
 def limits_of(layout: Layout, keys: ShardKeys) -> str:
@@ -35,6 +35,15 @@ def limits_of(layout: Layout, keys: ShardKeys) -> str:
     if policy.max_messages is not None and keys in layout.shards:
         limits["messages"] = _share(policy.max_messages, layout.shards.index(keys), len(layout.shards))
     return json.dumps(limits, separators=(",", ":"))
+
+
+def revision_of(limits: str) -> int:
+    """The revision of a shard's limits; 0 where it cannot be read."""
+    try:
+        revision = json.loads(limits)["revision"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return 0
+    return revision if isinstance(revision, int) else 0
 
 
 def _share(total: int, at: int, count: int) -> int:

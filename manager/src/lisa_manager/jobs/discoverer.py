@@ -17,7 +17,7 @@ from lisa_common.protocol.registry import REFRESH_S, declare_topic, parse_regist
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.resharding import CONTENTS, restore_layout
 from lisa_manager.shard_table import ShardTable
-from lisa_manager.topic_drop import drop_empty
+from lisa_manager.topic_limits import end_limits
 
 __all__ = ["Discoverer"]
 
@@ -98,7 +98,7 @@ class Discoverer:
             return False
         if not any(counts):
             # They may be left of a drop that was broken off.
-            await self._connection.execute([drop_empty(keys, layout.policy.limits_revision) for keys in layout.ever])
+            await self._connection.run(end_limits(layout))
             await self._connection.call(command("UNLINK", history_key(self._table.prefix, layout.topic)))
             return True
         fields = event("topic_declared", topic=layout.topic)
