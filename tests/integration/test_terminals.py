@@ -8,14 +8,14 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import redis
 
-from lisa_common.client.embedded.server import embedded_server
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
+from support.server import Server
 
 
 @pytest.fixture
@@ -88,11 +88,11 @@ def test_a_narrow_terminal_has_a_line_for_each_cell(redis_url: str, prefix: str,
     assert max(map(len, lines)) <= 40
 
 
-def test_the_doctor_breaks_no_word(prefix: str) -> None:
+def test_the_doctor_breaks_no_word(own_server: Callable[..., Server], prefix: str) -> None:
     """At 80 columns, where a finding is longer than a line."""
-    with embedded_server() as url:
-        with redis.Redis.from_url(url) as server:
-            server.config_set("maxmemory-policy", "allkeys-lru")
-        lines = _run(80, url, prefix, "doctor", code=1)
+    server = own_server()
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    lines = _run(80, server.url, prefix, "doctor", code=1)
     assert max(map(len, lines[:2])) <= 80
     assert ["noeviction"] in [line.split()[-1:] for line in lines]
