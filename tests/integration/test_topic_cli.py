@@ -13,7 +13,7 @@ from lisa_common.model.keys import dropped_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import command
 from lisa_common.protocol.producing import close_shard
 from lisa_common.protocol.registry import read_mark
 from lisa_common.protocol.schedules import adopt
@@ -21,6 +21,7 @@ from lisa_manager.admin.topics.policies import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue
+from support.stepping import interrupted
 
 
 def _policy(commands: Commands, topic: str = "orders") -> dict[str, Any]:
@@ -186,20 +187,6 @@ def _state(client: redis.Redis, layout: Layout) -> list[tuple[int, int]]:
     ]
 
 
-def _interrupted(flow: Flow[Dropped], name: str, deed: Callable[[], object]) -> Flow[Dropped]:
-    """A flow in which something happens right before its first call of that script."""
-    step, done = next(flow), False
-    try:
-        while True:
-            first = step if isinstance(step, Call) else step[0]
-            if not done and first.script and first.script.name == name:
-                deed()
-                done = True
-            step = flow.send((yield step))
-    except StopIteration as stop:
-        return cast("Dropped", stop.value)
-
-
 def test_a_list_tells_former_shards(resharded: Layout, commands: Commands) -> None:
     """As long as they may hold messages."""
     assert resharded.former
@@ -219,7 +206,7 @@ def test_a_message_that_comes_as_a_topic_goes_stays(orders: Queue, client: redis
     """With the groups of its shard; the others go."""
     last = Queue(orders.connection, resharded.shards[1])
     flow = drop_topic(orders.keys.prefix, "orders", force=False)
-    dropped = orders.connection.run(_interrupted(flow, "drop", lambda: last.send("m", due="+60000")))
+    dropped = orders.connection.run(interrupted(flow, "drop", lambda: last.send("m", due="+60000")))
     assert dropped == Dropped(done=True, messages=0)
     assert last.contents().records.keys() == {"m"}
     assert len(client.xinfo_groups(last.keys.of("ready"))) == 2
@@ -237,13 +224,13 @@ def test_a_reshard_while_a_topic_goes_is_seen(
         commands.manager("topic", "reshard", "orders", "--shards", "4")
         Queue(connection, after.shards[3]).send("m", due="+60000")
 
-    refused = connection.run(_interrupted(drop_topic(prefix, "orders", force=False), "set_policy", reshard_it))
+    refused = connection.run(interrupted(drop_topic(prefix, "orders", force=False), "set_policy", reshard_it))
     assert refused == Dropped(done=False, messages=1)
     assert _policy(commands) == after.policy.model_dump(mode="json")
     assert _state(client, after) == [(2, 1)] * 3 + [(2, 0)] * 4
     assert not client.exists(dropped_key(prefix))
     flow = drop_topic(prefix, "orders", force=True)
-    again = _interrupted(flow, "set_policy", lambda: commands.manager("topic", "reshard", "orders", "--shards", "5"))
+    again = interrupted(flow, "set_policy", lambda: commands.manager("topic", "reshard", "orders", "--shards", "5"))
     assert connection.run(again) == Dropped(done=True, messages=1)
     assert keys_left(client, prefix) == [dropped_key(prefix)]
     _, layout = read_mark(prefix, "orders", cast("bytes", client.hget(dropped_key(prefix), "orders")))
@@ -254,7 +241,7 @@ def test_schedules_that_move_while_their_topic_goes_go_too(orders: Queue, client
     """A manager that has read them before the drop brings them to the new shard after it."""
     moved = [("s", b'1 1 {"every_ms":1000}', b"1 1 1 0 0 0 -")]
     deed = partial(orders.connection.call, adopt(orders.keys, moved, version=1, count=1))
-    flow = _interrupted(drop_topic(prefix, "orders", force=True), "set_policy", deed)
+    flow = interrupted(drop_topic(prefix, "orders", force=True), "set_policy", deed)
     assert orders.connection.run(flow).done
     assert keys_left(client, prefix) == [dropped_key(prefix)]
 

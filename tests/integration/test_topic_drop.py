@@ -1,7 +1,7 @@
 """What a drop of a topic leaves, whatever happens between two of its steps."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -11,7 +11,6 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import OutcomeUnknown, UnknownTopic
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, AsyncAdmin, ManagerSettings
 from lisa_manager.admin.topics.policies import set_policy
@@ -20,11 +19,11 @@ from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.resharding import close_former, reshard
 from lisa_manager.shard_table import ShardTable
-from lisa_manager.topic_drop import Dropped, drop_topic
+from lisa_manager.topic_drop import drop_topic
 from lisa_manager.topic_use import TopicUse
 from lisa_producer import Producer, ProducerSettings
 from support import keys_left, remove_keys
-from support.stepping import Stepped
+from support.stepping import Stepped, interrupted
 
 
 @pytest.fixture
@@ -50,22 +49,6 @@ def stepping(redis_url: str) -> Iterator[Connection]:
 
 def _registered(client: redis.Redis, prefix: str) -> bool:
     return bool(client.hexists(topics_key(prefix), "orders"))
-
-
-def _interrupted(connection: Connection, prefix: str, name: str, deed: Callable[[], object]) -> Dropped:
-    """A drop, in which something happens right before its first call of that script."""
-    drop = Stepped(connection, drop_topic(prefix, "orders", force=False))
-    while not _is_next(drop, name):
-        assert drop.step()
-    deed()
-    dropped: Dropped = drop.finish()
-    return dropped
-
-
-def _is_next(flow: Stepped, name: str) -> bool:
-    calls = flow.asked
-    first = calls if isinstance(calls, Call) else calls[0]
-    return first.script is not None and first.script.name == name
 
 
 @pytest.mark.parametrize("field", ["limits", "shut"])
@@ -128,7 +111,7 @@ def test_limits_end_where_a_message_comes_during_a_drop(
     """The producer does not know of the drop yet. The message stays, and is not held back for ever."""
     admin.create_topic("orders", paused=True)
     deed = lambda: producer.send("orders", b"x", id="m")  # noqa: E731 - as short as what it does
-    assert _interrupted(stepping, prefix, "set_policy", deed).done
+    assert stepping.run(interrupted(drop_topic(prefix, "orders", force=False), "set_policy", deed)).done
     assert not client.exists(ShardKeys(prefix, "orders").of("door"))
     assert producer.find("orders", "m") is not None
 

@@ -1,14 +1,16 @@
 """Flows that a test drives round trip by round trip, to see what happens between any two of several."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from lisa_common.client.connection import Connection
 from lisa_common.protocol.call import Call, Flow
 
-__all__ = ["Stepped", "interleavings"]
+__all__ = ["Stepped", "interleavings", "interrupted"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -19,8 +21,7 @@ class Stepped:
     flow: Flow[Any]
     done: bool = False
     result: Any = None
-    asked: Any = field(default=None, init=False)
-    """The call of the next round trip, or its calls."""
+    _asked: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._go(None)
@@ -28,7 +29,7 @@ class Stepped:
     def step(self) -> bool:
         """Makes one round trip, or none if the flow is done. Returns whether it goes on."""
         if not self.done:
-            calls = self.asked
+            calls = self._asked
             one = isinstance(calls, Call)
             self._go(self.connection.call(calls) if one else self.connection.execute(calls))
         return not self.done
@@ -41,9 +42,24 @@ class Stepped:
 
     def _go(self, reply: Any) -> None:
         try:
-            self.asked = self.flow.send(reply)
+            self._asked = self.flow.send(reply)
         except StopIteration as end:
             self.done, self.result = True, end.value
+
+
+def interrupted(flow: Flow[T], name: str, deed: Callable[[], object]) -> Flow[T]:
+    """A flow in which something happens right before its first call of that script."""
+    step, done = next(flow), False
+    try:
+        while True:
+            first = step if isinstance(step, Call) else step[0]
+            if not done and first.script and first.script.name == name:
+                deed()
+                done = True
+            step = flow.send((yield step))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
 
 
 def interleavings(first: int, second: int) -> Iterator[tuple[bool, ...]]:

@@ -112,8 +112,6 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
     if former:
         # An interrupted reshard may not have closed them.
         yield [producing.close_shard(keys, []) for keys in former]
-    for keys in layout.served:
-        gone.groups |= yield from _group_names(keys)
     if last or not force:
         gone.schedules = sum((yield [command("HLEN", keys.of("schedules")) for keys in layout.ever]))
         if gone.schedules:
@@ -125,6 +123,8 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
     if not force and not last:
         # They go after the topic. A message that comes until then keeps its shard, with its groups and known ids.
         return True
+    for keys in layout.served:
+        gone.groups |= yield from _group_names(keys)
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
         outcomes: list[list[int]] = yield [
