@@ -69,6 +69,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"no Java {JAVA} for Spark")
 
 
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("LISA_")}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_left() -> Iterator[None]:
+    """No test leaves settings in the environment: the programs of later tests would follow them."""
+    before = _settings()
+    yield
+    assert _settings() == before
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the server of this run. It may be shared: keep to your prefix."""

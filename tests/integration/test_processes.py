@@ -266,6 +266,8 @@ def test_processes_have_the_time_to_drain_that_their_worker_says(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    # The command exports its settings to the environment, for the processes that it starts.
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     told: list[float] = []
     monkeypatch.setattr("lisa_consumer.commands.supervise", lambda *_, drain_s: told.append(drain_s))
     options = ["--processes", "2", "--no-check", "--drain-s", "1"]
