@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -150,6 +150,38 @@ def test_a_stream_that_ends_early_is_no_success(
     problem = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert (problem["status"], problem["sent"], problem["failed"]) == (status, 40, 0)
     assert http.get(f"/v1/topics/{topic}/sizes").json()["waiting"] == 40
+
+
+def test_slow_bodies_leave_no_connection_open(gateway: tuple[Process, str]) -> None:
+    """Whatever Python still holds of their requests."""
+    head = b"POST /v1/topics/slow/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(_connected(gateway[1])) for _ in range(60)]
+        for client in clients:
+            client.sendall(head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(_LINES), _LINES))
+        assert {_answer(client)[:12] for client in clients} == {b"HTTP/1.1 408"}
+
+
+_REFUSED = b"POST /dashboard/do-purge HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\ncontent-length: "
+
+
+def test_a_refused_request_does_not_break_the_next(gateway: tuple[Process, str]) -> None:
+    """Its body may come after its head."""
+    with _connected(gateway[1]) as connection:
+        connection.sendall(_REFUSED + b"9\r\n\r\n")
+        connection.settimeout(0.3)
+        with suppress(TimeoutError):
+            pytest.fail(f"answered before the body: {connection.recv(65_536)!r}")
+        connection.settimeout(30)
+        connection.sendall(b"topic=pay" + HEAD + b"connection: close\r\n\r\n")
+        assert re.findall(rb"HTTP/1.1 (\d+)", _answer(connection)) == [b"403", b"200"]
+
+
+def test_the_answer_to_a_large_refused_request_says_that_it_closes(gateway: tuple[Process, str]) -> None:
+    """Nobody reads it to the end."""
+    answer = _exchange(gateway[1], _REFUSED + b"90000\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"connection: close" in answer
 
 
 def test_connections_are_bounded(gateways: Gateways) -> None:

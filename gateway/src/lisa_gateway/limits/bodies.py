@@ -16,6 +16,9 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 _STREAMED = "lisa.streamed"
 
+_DISCARDED_BYTES = 65_536
+"""Of a body that is not read, because its request was refused before; a larger one ends the connection."""
+
 
 def take_stream(scope: Any) -> None:
     """Lets the body of a request be of any length, because its lines are taken one by one. Call it before any."""
@@ -60,8 +63,7 @@ class BodyLimits:
             return send_problem(send, _unfit("transfer-encoding", "chunked, without a content-length"))
         if coding is None and (length == b"0" or (length is None and scope["http_version"] != "2")):
             return self._app(scope, receive, send)
-        reader = _Reader(scope, receive, self._limits, 0 if length is None else int(length))
-        return self._app(scope, reader.receive, send)
+        return _Reader(scope, receive, send, self._limits, 0 if length is None else int(length)).serve(self._app)
 
 
 def _unfit(header: str, expected: str) -> Problem:
@@ -70,23 +72,38 @@ def _unfit(header: str, expected: str) -> Problem:
 
 
 class _Reader:
-    """Receives one body within its limits."""
+    """Receives the body of one request within its limits, and sees to it that the connection ends well.
 
-    def __init__(self, scope: Any, receive: _Receive, limits: LimitSettings, declared: int) -> None:
+    A server closes a connection without a word where it has answered and the body is still under way: a client that has
+    the next request on its way gets no answer. And it keeps a connection whose body somebody still holds.
+    """
+
+    def __init__(self, scope: Any, receive: _Receive, send: _Send, limits: LimitSettings, declared: int) -> None:
         self._scope = scope
-        self._receive = receive
+        self._receive: _Receive | None = receive
+        self._send: _Send | None = send
         self._limits = limits
         self._declared = declared
         self._size = 0
         self._waited_s = 0.0
-        self._ended = False
+        self._is_whole = self._is_refused = False
+
+    async def serve(self, app: Callable[..., Awaitable[None]]) -> None:
+        """Serves the request."""
+        try:
+            await app(self._scope, self.receive, self.send)
+        finally:
+            # Errors keep the frames that they came through until Python collects them; those must not hold the body.
+            self._receive = self._send = None
 
     async def receive(self) -> _Message:
         """Returns the next part of the body; after its end, the message that says that the client is gone.
 
         Raises Refusal for a body that is too large, too slow or cut off.
         """
-        if self._ended:
+        if self._receive is None:
+            return {"type": "http.disconnect"}
+        if self._is_whole:
             return await self._receive()
         self._check(self._declared)
         budget_s = self._limits.slow_s + self._size / self._limits.min_bytes_s - self._waited_s
@@ -95,21 +112,42 @@ class _Reader:
             async with asyncio.timeout(max(0.0, budget_s)):
                 message = await self._receive()
         except TimeoutError:
-            detail = f"body must arrive faster; got {self._size} bytes so far"
-            raise Refusal(Problem(408, "too-slow", detail, closes=True)) from None
+            raise self._refusal(408, "too-slow", f"body must arrive faster; got {self._size} bytes so far") from None
         self._waited_s += time.monotonic() - began
         if message["type"] == "http.disconnect":
             # The client is gone, or its chunks cannot be read.
             detail = f"body must arrive whole; got {self._size} bytes"
-            raise Refusal(Problem(400, "invalid-input", detail, {"field": "body"}, closes=True))
+            raise self._refusal(400, "invalid-input", detail, field="body")
         self._size += len(message.get("body", b""))
         self._check(self._size)
-        self._ended = not message.get("more_body", False)
+        self._is_whole = not message.get("more_body", False)
         return message
 
     def _check(self, size: int) -> None:
         most = self._limits.max_body_bytes
         if size > most and not is_streamed(self._scope):
-            more = {"field": "body", "value": size, "expected": f"at most {most} bytes", "limit": most}
             detail = f"body must be at most {most} bytes; got {size} bytes"
-            raise Refusal(Problem(413, "too-large", detail, more, closes=True))
+            more = {"field": "body", "value": size, "expected": f"at most {most} bytes", "limit": most}
+            raise self._refusal(413, "too-large", detail, **more)
+
+    def _refusal(self, status: int, kind: str, detail: str, **more: Any) -> Refusal:
+        self._is_refused = True
+        return Refusal(Problem(status, kind, detail, more))
+
+    async def send(self, message: _Message) -> None:
+        """Sends a part of the answer. Before it begins, it takes in the rest of the body, or says that it closes."""
+        if self._send is None:
+            return
+        is_first = message["type"] == "http.response.start"
+        if is_first and not await self._has_discarded() and self._scope["http_version"] != "2":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await self._send(message)
+
+    async def _has_discarded(self) -> bool:
+        """Reads the rest of a body that nobody has read, if it is small. Returns whether it is whole then."""
+        try:
+            while not self._is_whole and not self._is_refused and max(self._size, self._declared) <= _DISCARDED_BYTES:
+                await self.receive()
+        except Refusal:
+            return False
+        return self._is_whole
