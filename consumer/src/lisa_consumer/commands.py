@@ -22,6 +22,7 @@ from lisa_common.errors import InvalidSettings
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import PING
+from lisa_common.signals import run_signalled
 from lisa_consumer import metrics
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.load_worker import load_worker, split_target
@@ -146,7 +147,7 @@ def _export(settings: ConsumerSettings) -> None:
 
 def _is_served(worker: Worker, patience_s: float | None, health: Health) -> bool:
     """Waits for the server, unless `patience_s` is None. Returns False if the program was stopped before."""
-    return patience_s is None or asyncio.run(_wait_for_server(worker, health, patience_s))
+    return patience_s is None or run_signalled(_wait_for_server(worker, health, patience_s))
 
 
 async def _wait_for_server(worker: Worker, health: Health, patience_s: float) -> bool:

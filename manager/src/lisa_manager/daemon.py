@@ -22,6 +22,7 @@ from lisa_common.model.needs import Optional
 from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
 from lisa_common.protocol.managers import RENEW_S
+from lisa_common.signals import run_signalled
 from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.dead_letterer import DeadLetterer
@@ -84,7 +85,7 @@ def serve(settings: ManagerSettings, *, patience_s: float) -> None:
         with _observed(settings, manager.health):
             await manager.run(patience_s=patience_s)
 
-    asyncio.run(main())
+    run_signalled(main())
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
+from lisa_common.signals import run_signalled
 from lisa_producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(
         Relay(engine, settings=settings, rows=rows, poll=poll_s, lease=lease_s, listen=listen) as relay,
         observed(settings.metrics, engine, health),
     ):
-        asyncio.run(_run(relay, health))
+        run_signalled(_run(relay, health))
 
 
 async def _run(relay: "Relay", health: Health) -> None:

@@ -18,6 +18,7 @@ from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory
+from lisa_common.signals import run_signalled
 
 __all__ = ["drain", "drain_with_supervisor", "stop_events", "supervise", "worker_command"]
 
@@ -71,7 +72,7 @@ def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health,
         await cancel_all(pulse)
         return max(codes)
 
-    return asyncio.run(main())
+    return run_signalled(main())
 
 
 def stop_events() -> tuple[asyncio.Event, asyncio.Event]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lisa_common.errors import InvalidSettings
 from lisa_common.logs import event
+from lisa_common.signals import run_signalled
 from lisa_consumer.worker.processes import drain, stop_events
 
 __all__ = ["run_reloading"]
@@ -27,7 +28,7 @@ def run_reloading() -> int:
     """
     # A supervised run drains even if this process is killed.
     words = ["--supervised" if word == "--reload" else word for word in sys.argv[1:]]
-    return asyncio.run(_run([sys.executable, "-m", "lisa_consumer", *words]))
+    return run_signalled(_run([sys.executable, "-m", "lisa_consumer", *words]))
 
 
 async def _run(command: list[str]) -> int:

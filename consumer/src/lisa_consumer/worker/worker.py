@@ -25,6 +25,7 @@ from lisa_common.observing.health import Health
 from lisa_common.observing.manager_watch import ManagerWatch
 from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.marking import MARKING
+from lisa_common.signals import run_signalled
 from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import BatchHandler, Handler, Route
@@ -248,7 +249,7 @@ class Worker(DeclaresSchedules, Pausable):
             raise LisaError(
                 "Worker.run needs the main thread, and starts an event loop of its own; use `await worker.serve()`"
             )
-        was_drained = asyncio.run(self._serve_until_signalled())
+        was_drained = run_signalled(self._serve_until_signalled())
         if threads_left(self._drain_until if was_drained else 0):
             asyncio.run(self._abandon_handlers())
         if not was_drained:

@@ -18,6 +18,7 @@ import httpx
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.logs import event
 from lisa_common.settings import Settings
+from lisa_common.signals import run_signalled
 from lisa_consumer import ConsumerSettings, Worker
 from lisa_gateway.metrics import observed
 from lisa_gateway.push.receiver import Receiver
@@ -52,7 +53,7 @@ def run(settings: PushSettings, *, patience_s: float = math.inf) -> None:
 
         await push(settings, prepare)
 
-    asyncio.run(main())
+    run_signalled(main())
 
 
 async def _begin_at_once(_: Worker) -> bool:
