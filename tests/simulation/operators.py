@@ -15,6 +15,7 @@ from lisa_common.model.keys import split_copy
 from lisa_manager import AsyncAdmin
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
+from simulation.links import CHAINS, LINKED, LINKERS
 from simulation.plan import Cast, Step
 from simulation.programs import TICKS, URL
 
@@ -47,6 +48,10 @@ async def prepare(cast: Cast) -> None:
         for topic in cast.topics:
             await admin.create_topic(topic, **policies_with(WINDOW_MS)[topic].model_dump(exclude_unset=True))
             for group in cast.groups:
+                await admin.create_group(topic, group)
+        for topic in LINKED if cast.linkers else ():
+            await admin.create_topic(topic, **LINKED[topic].model_dump(exclude_unset=True))
+            for group in LINKERS[: cast.linkers if topic == CHAINS else 1]:
                 await admin.create_group(topic, group)
         if cast.ticks:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
