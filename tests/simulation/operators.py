@@ -128,6 +128,8 @@ class Operators:
                 await admin.set_policy(facts["topic"], backoff_base_ms=facts["backoff_base_ms"])
             case "replay" | "purge":
                 await self._ask(admin, step.what, facts["topic"])
+            case "repair":
+                await admin.check(facts["topic"], repair=True)
             case "guest":
                 await self._visit(admin, f"guest-{step.number}", facts["stay_s"])
             case "drop":

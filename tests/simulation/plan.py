@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.topics import GROUPS, KEYED, LOADED, METERED, RESHARDED, RETURNED
-from simulation.links import CHAINS, DRAFTS, LINKERS
+from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS
 from simulation.strikes import FATES
 
-__all__ = ["LIGHT_SETTINGS", "Cast", "Plan", "Step", "draw"]
+__all__ = ["LIGHT_SETTINGS", "Cast", "Plan", "Step", "audited", "draw", "names_of"]
 
 _PLANS = {
     "ok": 70,
@@ -48,6 +48,7 @@ _STRUCK = {
         "end_copies",
         "replay",
         "purge",
+        "repair",
         "drop",
     ),
 }
@@ -73,6 +74,7 @@ _FAULTS = {
     "change the backoff": 2,
     "replay": 4,
     "purge": 3,
+    "repair": 4,
     "guest": 4,
     "drop": 1,
 }
@@ -274,6 +276,11 @@ def _program(dice: random.Random, cast: Cast) -> str:
     return dice.choice(names_of(cast))
 
 
+def audited(cast: Cast) -> tuple[str, ...]:
+    """All topics that are audited."""
+    return (*cast.topics, *(LINKED if cast.linkers else ()))
+
+
 def names_of(cast: Cast) -> list[str]:
     """The programs that may be killed and frozen."""
     names = [f"manager-{number}" for number in range(cast.managers)]
@@ -350,6 +357,7 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
     },
     "replay": lambda dice, cast: {"topic": dice.choice(cast.topics)},
     "purge": lambda dice, cast: {"topic": dice.choice(cast.topics)},
+    "repair": lambda dice, cast: {"topic": dice.choice(audited(cast))},
     "guest": _only(RESHARDED, lambda dice: {"stay_s": dice.uniform(0.2, 6)}),
     "drop": lambda dice, _: {"seconds": dice.uniform(0.2, 3)},
 }

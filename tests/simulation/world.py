@@ -28,12 +28,12 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from simulation import ticks
 from simulation.clock import Clock
-from simulation.links import LINKED, LINKERS
+from simulation.links import LINKERS
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
 from simulation.operators import PERIOD_MS, WINDOW_MS, Operators, prepare
-from simulation.plan import Plan, Step, names_of
+from simulation.plan import Plan, Step, audited, names_of
 from simulation.programs import TICKS, Programs
 from simulation.server import Server
 from simulation.story import tell
@@ -52,7 +52,7 @@ _TRACES_S = 3.0
 
 _BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "end"))
 _BY_OPERATOR = frozenset(
-    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "guest", "drop"),
+    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "repair", "guest", "drop"),
 )
 
 
@@ -314,7 +314,7 @@ class World:
 
     @property
     def _topics(self) -> tuple[str, ...]:
-        return (*self.plan.cast.topics, *(LINKED if self.plan.cast.linkers else ()))
+        return audited(self.plan.cast)
 
     # How it ends.
 
