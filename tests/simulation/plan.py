@@ -203,7 +203,7 @@ def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
 def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
     """Chains and drafts, each under an id of its own."""
     at_s, chains, drafts = 0.0, 0, Counter[str]()
-    while cast.linkers and (at_s := at_s + dice.expovariate(0.7)) < seconds:
+    while cast.linkers and (at_s := at_s + dice.expovariate(1.2)) < seconds:
         facts: dict[str, Any] = {"by": dice.randrange(cast.producers), "topic": CHAINS}
         if dice.random() < 0.08:
             facts["cancelled_after_s"] = dice.uniform(0, 0.006)
@@ -211,6 +211,7 @@ def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
         if what == "chain" or not chains or not drafts:
             chains += 1
             facts |= {"id": f"chain-{chains}", "last": dice.choice((1, 3, 8)), "delay_ms": dice.choice((0, 100, 1_500))}
+            facts["takes_s"] = dice.choice((0.01, 0.3, 1.0))
             drafts[f"draft-{chains}"] = 0
             yield at_s, "chain", facts
         elif what == "end":

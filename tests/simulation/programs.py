@@ -138,8 +138,7 @@ class Programs:
     async def _link(self, producer: AsyncProducer, step: Step) -> None:
         """One operation on a chain or a draft."""
         facts, topic = step.facts, step.facts["topic"]
-        body = {"number": facts.get("number", 0), "last": facts.get("last", 0), "fails": facts.get("fails", 0)}
-        body["delay_ms"] = facts.get("delay_ms", 0)
+        body = {name: facts.get(name, 0) for name in ("number", "last", "fails", "delay_ms", "takes_s")}
         ask = self.links.ask(topic, facts["id"], None if step.what == "end" else body["number"])
         try:
             if step.what == "end":
@@ -162,7 +161,7 @@ class Programs:
         @worker.on(CHAINS)
         async def link(delivery: Delivery) -> None:
             body = delivery.json()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(body["takes_s"])
             if group == LINKERS[0] and body["number"] < body["last"]:
                 delivery.then(body | {"number": body["number"] + 1}, delay=body["delay_ms"] / 1000)
 
