@@ -81,6 +81,10 @@ local function follow(entry, id, due, next_id, next_due, content, position)
   elseif next_id ~= id and is_known(next_id) then
     return 'duplicate'
   end
+  if next_id == id and is_chosen(id) then
+    -- Another group's ack has left a tombstone, but the id is in use again.
+    redis.call('ZREM', finished, id)
+  end
   local next_ms, given = due_of(next_due, now)
   if next_id == id and next_ms == due then
     -- A repeated ack tells the two messages apart by their due times.

@@ -139,9 +139,15 @@ async def test_a_repeated_ack_of_a_lost_reply_sends_once(own_server: Callable[..
 
 
 async def test_what_another_group_owes_fails_visibly(
-    redis_url: str, prefix: str, sender: AsyncProducer, reading: Callable[..., Any], declare: Callable[..., Policy]
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    admin: AsyncAdmin,
+    reading: Callable[..., Any],
+    declare: Callable[..., Policy],
 ) -> None:
-    """Its handler is tried again, and succeeds once the other group is done."""
+    """Its handler is tried again, and succeeds once the other group is done. That one leaves no tombstone behind."""
     declare("orders", backoff_base_ms=100, backoff_cap_ms=100)
     other, worker = reading("orders", group="audit"), new_worker(redis_url, prefix)
     await other.read()
@@ -168,6 +174,7 @@ async def test_what_another_group_owes_fails_visibly(
             return bool(found and found.record and found.record.body == b"next")
 
         await wait_until_async(is_followed, timeout=20)
+    assert not (await admin.check("orders")).findings
 
 
 async def test_other_groups_keep_a_message_whose_promotion_was_lost(

@@ -15,6 +15,7 @@ from lisa_common.model.keys import split_copy
 from lisa_manager import AsyncAdmin
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
+from simulation.links import CHAINS, LINKED, LINKERS
 from simulation.plan import Cast, Step
 from simulation.programs import TICKS, URL
 
@@ -47,6 +48,10 @@ async def prepare(cast: Cast) -> None:
         for topic in cast.topics:
             await admin.create_topic(topic, **policies_with(WINDOW_MS)[topic].model_dump(exclude_unset=True))
             for group in cast.groups:
+                await admin.create_group(topic, group)
+        for topic in LINKED if cast.linkers else ():
+            await admin.create_topic(topic, **LINKED[topic].model_dump(exclude_unset=True))
+            for group in LINKERS[: cast.linkers if topic == CHAINS else 1]:
                 await admin.create_group(topic, group)
         if cast.ticks:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
@@ -123,6 +128,8 @@ class Operators:
                 await admin.set_policy(facts["topic"], backoff_base_ms=facts["backoff_base_ms"])
             case "replay" | "purge":
                 await self._ask(admin, step.what, facts["topic"])
+            case "repair":
+                await admin.check(facts["topic"], repair=True)
             case "guest":
                 await self._visit(admin, f"guest-{step.number}", facts["stay_s"])
             case "drop":

@@ -4,14 +4,16 @@ The steps are data, so a story can be shrunk: a run may leave out any of them.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.topics import GROUPS, KEYED, LOADED, METERED, RESHARDED, RETURNED
+from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS
 from simulation.strikes import FATES
 
-__all__ = ["LIGHT_SETTINGS", "Cast", "Plan", "Step", "draw"]
+__all__ = ["LIGHT_SETTINGS", "Cast", "Plan", "Step", "audited", "draw", "names_of"]
 
 _PLANS = {
     "ok": 70,
@@ -34,7 +36,8 @@ _STRUCK = {
         *("promote", "reclaim", "sweep", "trim", "send", "purge", "tick", "tidy_slots", "close_shard", "set_door"),
         *("reserve", "publish", "unmark", "xreadgroup"),
     ),
-    "producer": ("send", "send", "send", "cancel", "reschedule", "hget", "close_shard"),
+    "linker": ("follow", "follow", "ack", "nack", "fetch", "extend", "xreadgroup"),
+    "producer": ("send", "send", "send", "replace", "cancel", "reschedule", "hget", "close_shard"),
     "consumer": ("ack", "nack", "release", "extend", "fetch", "xreadgroup"),
     "operator": (
         "set_policy",
@@ -45,6 +48,7 @@ _STRUCK = {
         "end_copies",
         "replay",
         "purge",
+        "repair",
         "drop",
     ),
 }
@@ -70,6 +74,7 @@ _FAULTS = {
     "change the backoff": 2,
     "replay": 4,
     "purge": 3,
+    "repair": 4,
     "guest": 4,
     "drop": 1,
 }
@@ -114,6 +119,8 @@ class Cast:
     producers: int
     ticks: bool
     """Whether there is a schedule."""
+    linkers: int
+    """The number of groups that handle chains; the first of them handles drafts, too."""
     shifts_ms: tuple[int, ...]
     """How far the clocks of programs are ahead, in turn."""
 
@@ -136,7 +143,8 @@ def draw(seed: str, seconds: float, *, calm: bool = False) -> Plan:
     """The plan of a seed; a calm one has no faults."""
     dice = random.Random(f"plan {seed}")
     cast = _cast(dice)
-    steps = [*_sends(dice, cast, seconds), *([] if calm else _faults(dice, cast, seconds))]
+    steps = [*_sends(dice, cast, seconds), *_links(dice, cast, seconds)]
+    steps += [] if calm else _faults(dice, cast, seconds)
     steps.sort(key=lambda step: step[0])
     return Plan(seed, seconds, cast, tuple(Step(number, *step) for number, step in enumerate(steps)))
 
@@ -154,6 +162,7 @@ def _cast(dice: random.Random) -> Cast:
         consumers=dice.choice((0, 0, 1)),
         producers=dice.choice((1, 2)),
         ticks=dice.random() < 0.3,
+        linkers=dice.choice((0, 0, 1, 2)),
         shifts_ms=tuple(dice.choice((0, 0, dice.randint(-90_000, 90_000))) for _ in range(5)),
     )
 
@@ -189,6 +198,34 @@ def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
                 if facts["id"]:
                     sent.append((at_s, topic, facts["id"]))
             yield at_s, what, facts
+
+
+def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
+    """Chains and drafts, each under an id of its own."""
+    at_s, chains, drafts = 0.0, 0, Counter[str]()
+    while cast.linkers and (at_s := at_s + dice.expovariate(1.2)) < seconds:
+        facts: dict[str, Any] = {"by": dice.randrange(cast.producers), "topic": CHAINS}
+        if dice.random() < 0.08:
+            facts["cancelled_after_s"] = dice.uniform(0, 0.006)
+        what = dice.choice(("chain", "draft", "draft", "draft", "end"))
+        if what == "chain" or not chains or not drafts:
+            chains += 1
+            facts |= {"id": f"chain-{chains}", "last": dice.choice((1, 3, 8)), "delay_ms": dice.choice((0, 100, 1_500))}
+            facts["takes_s"] = dice.choice((0.01, 0.3, 1.0))
+            drafts[f"draft-{chains}"] = 0
+            yield at_s, "chain", facts
+        elif what == "end":
+            facts["id"] = f"chain-{dice.randint(max(1, chains - 2), chains)}"
+            yield at_s, "end", facts
+        else:
+            facts |= {"id": dice.choice(list(drafts)[-3:]), "topic": DRAFTS}
+            drafts[facts["id"]] += 1
+            facts |= {
+                "number": drafts[facts["id"]],
+                "delay_ms": dice.choice((0, 500, 3_000)),
+                "fails": dice.choice((0, 1, 3)),
+            }
+            yield at_s, "draft", facts
 
 
 class _Messages:
@@ -240,12 +277,18 @@ def _program(dice: random.Random, cast: Cast) -> str:
     return dice.choice(names_of(cast))
 
 
+def audited(cast: Cast) -> tuple[str, ...]:
+    """All topics that are audited."""
+    return (*cast.topics, *(LINKED if cast.linkers else ()))
+
+
 def names_of(cast: Cast) -> list[str]:
     """The programs that may be killed and frozen."""
     names = [f"manager-{number}" for number in range(cast.managers)]
     names += [f"worker-{group}-{number}" for group in cast.groups for number in range(cast.workers)]
     names += [f"consumer-{group}-{number}" for group in cast.groups for number in range(cast.consumers)]
     names += [f"clerk-{cast.groups[0]}-0"] if cast.ticks else []
+    names += [f"linker-{group}-{number}" for group in LINKERS[: cast.linkers] for number in range(2)]
     return [*names, *(f"producer-{number}" for number in range(cast.producers))]
 
 
@@ -315,6 +358,7 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
     },
     "replay": lambda dice, cast: {"topic": dice.choice(cast.topics)},
     "purge": lambda dice, cast: {"topic": dice.choice(cast.topics)},
+    "repair": lambda dice, cast: {"topic": dice.choice(audited(cast))},
     "guest": _only(RESHARDED, lambda dice: {"stay_s": dice.uniform(0.2, 6)}),
     "drop": lambda dice, _: {"seconds": dice.uniform(0.2, 3)},
 }

@@ -179,6 +179,34 @@ _ALL = (
         '    name = f"{topic}/{group}/{id}@{died_ms}"\n',
         '    died_ms += __import__("random").randrange(1_000)\n    name = f"{topic}/{group}/{id}@{died_ms}"\n',
     ),
+    Plant(
+        "a stale ack sends what follows",
+        "An ack that counts no more still sends the message that follows its delivery.",
+        "lua/follow.lua",
+        "    if outcome == 'stale' then\n",
+        "    if false then\n",
+    ),
+    Plant(
+        "a cancel does not end a chain",
+        "A message follows a delivery that was cancelled meanwhile.",
+        "lua/follow.lua",
+        "  if is_withdrawn then\n",
+        "  if false then\n",
+    ),
+    Plant(
+        "a repeated replacement undoes a later one",
+        "A replacement whose reply was lost is repeated after another one, and replaces that.",
+        "lua/replace.lua",
+        "    if stored and stored.sent > since then\n",
+        "    if false then\n",
+    ),
+    Plant(
+        "a replacement leaves the retry",
+        "A message that is replaced while it is to be retried is delivered twice.",
+        "lua/replace.lua",
+        "    redis.call('ZREM', retry, unpack(copies))\n",
+        "",
+    ),
 )
 
 PLANTED = {plant.name: plant for plant in _ALL}

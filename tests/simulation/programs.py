@@ -11,7 +11,7 @@ from chaos.history import Begun, Ended, Fault, now
 from chaos.kinds import CRASH
 from chaos.load import Plan as Body
 from chaos.load import plan_of, sending_of
-from chaos.recording import RecordingCore, recorded
+from chaos.recording import NOT_DONE, RecordingCore, recorded
 from chaos.sending import Sends, options_of
 from chaos.topics import PREFIX
 from lisa_common.errors import LisaError
@@ -19,6 +19,7 @@ from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Ret
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings
+from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS, Links, NotingCore
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.notebook import Notebook
 from simulation.plan import LIGHT_SETTINGS, Cast, Step
@@ -61,6 +62,7 @@ class Programs:
         """How many of these sends may still be on their way."""
         self._changed: set[tuple[str, str | None]] = set()
         """Ids that somebody asked to cancel or to reschedule."""
+        self.links = Links()
         self.ticks: list[tuple[str, str]] = []
         """The tick and the message id of each delivery of the schedule's topic."""
 
@@ -74,6 +76,8 @@ class Programs:
                 return lambda: self._produce(name)
             case "worker":
                 return lambda: _serve(self._worker(rest.partition("-")[0]))
+            case "linker":
+                return lambda: _serve(self._linker(rest.partition("-")[0]))
             case "clerk":
                 return lambda: _serve(self._clerk(rest.partition("-")[0]))
             case _:
@@ -94,6 +98,9 @@ class Programs:
         """One operation of a producer; it is called within that program."""
         facts, producer = step.facts, self._producers[name]
         topic = facts["topic"]
+        if topic in LINKED:
+            await self._link(producer, step)
+            return
         place = topic, facts.get("id")
         if step.what in ("cancel", "reschedule") and self._tries[place] > 1 and self._open[place]:
             # Another send of the id may be carried out after this, and rightly makes another message.
@@ -127,6 +134,45 @@ class Programs:
                 delay_ms = facts["delay_ms"]
                 with self._sends.asked("reschedule", topic, facts["id"], delay_ms) as outcomes:
                     outcomes.append(str(await producer.reschedule(topic, facts["id"], delay=delay_ms / 1000)))
+
+    async def _link(self, producer: AsyncProducer, step: Step) -> None:
+        """One operation on a chain or a draft."""
+        facts, topic = step.facts, step.facts["topic"]
+        body = {name: facts.get(name, 0) for name in ("number", "last", "fails", "delay_ms", "takes_s")}
+        ask = self.links.ask(topic, facts["id"], None if step.what == "end" else body["number"])
+        try:
+            if step.what == "end":
+                ask.end(str(await producer.cancel(topic, facts["id"])))
+                return
+            options: Any = {"if_exists": "replace"} if topic == DRAFTS else {}
+            result = await producer.send(topic, body, id=facts["id"], delay=body["delay_ms"] / 1000, **options)
+            ask.end(str(result.outcome))
+        except NOT_DONE:
+            ask.end("failed")
+        except LisaError:
+            # It may still be carried out.
+            return
+
+    def _linker(self, group: str) -> Worker:
+        """A worker for chains and drafts, or in another group one that only acks chains."""
+        worker = Worker(group, settings=_WORKER)
+        worker._core = NotingCore(PREFIX, group, self.links)
+
+        @worker.on(CHAINS)
+        async def link(delivery: Delivery) -> None:
+            body = delivery.json()
+            await asyncio.sleep(body["takes_s"])
+            if group == LINKERS[0] and body["number"] < body["last"]:
+                delivery.then(body | {"number": body["number"] + 1}, delay=body["delay_ms"] / 1000)
+
+        if group == LINKERS[0]:
+
+            @worker.on(DRAFTS)
+            async def draft(delivery: Delivery) -> None:
+                if delivery.attempt <= delivery.json()["fails"]:
+                    raise RuntimeError("as told")
+
+        return worker
 
     def _worker(self, group: str) -> Worker:
         worker = Worker(group, settings=_WORKER)

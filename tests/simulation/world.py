@@ -28,11 +28,12 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from simulation import ticks
 from simulation.clock import Clock
+from simulation.links import LINKERS
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
 from simulation.operators import PERIOD_MS, WINDOW_MS, Operators, prepare
-from simulation.plan import Plan, Step, names_of
+from simulation.plan import Plan, Step, audited, names_of
 from simulation.programs import TICKS, Programs
 from simulation.server import Server
 from simulation.story import tell
@@ -49,9 +50,9 @@ _CALM_S = 3.0
 _TRACES_S = 3.0
 """How long after a fault its traces show, at least."""
 
-_BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule"))
+_BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "end"))
 _BY_OPERATOR = frozenset(
-    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "guest", "drop"),
+    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "repair", "guest", "drop"),
 )
 
 
@@ -257,6 +258,7 @@ class World:
 
     def _kill_server(self, loss_s: float) -> None:
         self.recorder.write(Outage(now()))
+        self._programs.links.outages.append(now())
         self.server.kill(loss_s)
         self.network.cut_all()
         if self._operators.must_reshard_again():
@@ -312,7 +314,7 @@ class World:
 
     @property
     def _topics(self) -> tuple[str, ...]:
-        return self.plan.cast.topics
+        return audited(self.plan.cast)
 
     # How it ends.
 
@@ -367,7 +369,7 @@ class World:
     def _look_at_the_rest(self) -> None:
         """What is left in the end: dead letters, and keys that nobody needs."""
         self._audit()
-        for topic in self._topics:
+        for topic in self.plan.cast.topics:
             write_left(self, topic)
         if RETURNED in self._topics:
             write_letters(self)
@@ -388,11 +390,13 @@ class World:
         """The verdict on the history."""
         outcome = self.outcome
         all_topics, groups = topics_of(policies_with(WINDOW_MS)), self.plan.cast.groups
-        topics = {name: replace(all_topics[name], groups=groups) for name in self._topics}
+        topics = {name: replace(all_topics[name], groups=groups) for name in self.plan.cast.topics}
         events = sorted(self.recorder.events, key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
         if self.plan.cast.ticks:
             ticks.judge(verdict, self._programs.ticks, PERIOD_MS)
+        lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
+        self._programs.links.judge(verdict, LINKERS[: self.plan.cast.linkers], lasts)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
         outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]
