@@ -40,7 +40,7 @@ def render_python() -> str:
 def render_commands() -> str:
     """Returns the page of all commands: what each prints for `--help`."""
     parts = [
-        "# Commands\n\nWhat each command prints for `--help`. [Settings](../operations.md#settings) have options, too."
+        "# Help of commands\n\nWhat each command prints for `--help`. [Settings](../settings.md) have options, too."
     ]
     for name, program in PROGRAMS.items():
         for path in _paths(typer.main.get_command(program)):

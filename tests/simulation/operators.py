@@ -87,7 +87,7 @@ class Operators:
         return self._resharded is not None and self._resharded[0] > now() - _LOST_S
 
     async def reshard_again(self) -> None:
-        """As docs/operations.md says: the same command with the same number, as soon as the server is back."""
+        """As docs/scaling.md says: the same command with the same number, as soon as the server is back."""
         assert self._resharded
         _, shards = self._resharded
         async with _connected() as admin:

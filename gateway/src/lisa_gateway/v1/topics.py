@@ -52,7 +52,7 @@ def _describe(schema: dict[str, Any]) -> None:
 
 
 class _PolicyFields(Input):
-    """Fields of a policy; null sets one back to its default. `docs/operations.md` describes them."""
+    """Fields of a policy; null sets one back to its default. `docs/policies.md` describes them."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_describe)
 
