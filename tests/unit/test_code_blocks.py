@@ -152,7 +152,7 @@ def test_each_block_that_is_not_run_is_named_with_a_reason(page: str) -> None:
 def test_each_page_with_blocks_to_run_is_run_by_a_test() -> None:
     """By one that names the page."""
     run = [page for page, text in PAGES.items() if len(list(_shown(page))) < len(read_blocks(text))]
-    assert {page if page in RUN_BY else page.rpartition("/")[0] or page for page in run} == set(RUN_BY)
+    assert {folder if (folder := page.rpartition("/")[0]) in RUN_BY else page for page in run} == set(RUN_BY)
     assert set(NOT_RUN) <= set(PAGES)
     assert [(page, test) for page, test in RUN_BY.items() if f'"{page}"' not in (ROOT / test).read_text("utf-8")] == []
 
