@@ -2,14 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from lisa_common.observing import prometheus
 from support import Server
-from support.documents import Page, run_embedded, run_page
+from support.documents import Page, managing, run_embedded, run_examples, run_page
+from support.engines import own_binary
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,16 +36,21 @@ _PAGES = (
     "manager/README.md",
     "producer/README.md",
 )
-_LONG = ("docs/how-to.md", "docs/observability.md", "docs/workers.md")
+_LONG = ("docs/observability.md", "docs/workers.md")
+_TASKS = sorted({path.name for path in (ROOT / "docs/how-to").glob("*.md")} - {"index.md"})
+
+
+def _enter(directory: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.setenv("LISA_REDIS_URL", server.url)
 
 
 @pytest.fixture
 def server(own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """A server for a page, whose examples in Python run in this process."""
     started = own_server(appendonly="yes", save="")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("LISA_REDIS_URL", started.url)
+    _enter(tmp_path, started, monkeypatch)
     # This process has counted for other tests.
     for family in prometheus._families.values():
         if family._labelnames:
@@ -56,6 +63,22 @@ def server(own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytes
 def test_examples_run_as_printed(page: str, server: Server, tmp_path: Path) -> None:
     """Every example of the page runs, and prints what the page says."""
     assert run_page(ROOT / page, tmp_path, server)
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a manager, for many short pages."""
+    directory = tmp_path_factory.mktemp("managed")
+    with closing(Server(own_binary(), directory)) as started, managing(directory, started.start()):
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", _TASKS)
+def test_each_task_runs_as_printed(task: str, managed: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page by itself, without names or files of another."""
+    _enter(tmp_path, managed, monkeypatch)
+    assert run_examples(ROOT / "docs/how-to" / task, tmp_path, managed)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from typing import Any
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["Block", "Page", "read_blocks", "run_embedded", "run_page"]
+__all__ = ["Block", "Page", "managing", "read_blocks", "run_embedded", "run_examples", "run_page"]
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w/]+\.(?:py|toml|jsonl))\n")
@@ -187,19 +187,37 @@ def run_page(path: Path, directory: Path, server: Server) -> int:
 
     Returns how many there were.
     """
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    settings = {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
+    with managing(directory, server):
+        return run_examples(path, directory, server)
+
+
+def run_examples(path: Path, directory: Path, server: Server) -> int:
+    """Runs the examples of a page in a directory, against a server that has a manager.
+
+    Returns how many there were.
+    """
     # The pages use the default URL; the server of the test has another.
     copy = directory / path.name
     copy.write_text(path.read_text("utf-8").replace("redis://localhost:6379", server.url), "utf-8")
-    with subprocess.Popen(["lisa-manager", "run"], env=settings, cwd=directory) as manager:
+    return Page(copy, directory, _settings(server)).run()
+
+
+@contextlib.contextmanager
+def managing(directory: Path, server: Server) -> Iterator[None]:
+    """Runs a manager of a server, in a directory."""
+    with subprocess.Popen(["lisa-manager", "run"], env=_settings(server), cwd=directory) as manager:
         try:
             with server.client() as client:
                 wait_until(lambda: client.pubsub_numsub("lisa:wake")[0][1] == 1, 60, what="the manager listens")
-            return Page(copy, directory, settings).run()
+            yield
         finally:
             manager.send_signal(signal.SIGTERM)
             assert manager.wait(10) == 0
+
+
+def _settings(server: Server) -> dict[str, str]:
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
 
 
 def run_embedded(path: Path, programs: Path, *, section: str = "") -> int:

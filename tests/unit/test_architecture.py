@@ -11,7 +11,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("[!.]*/README.md")),
 ]
 

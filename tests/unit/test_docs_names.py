@@ -22,7 +22,7 @@ from lisa_producer.program import program as producer
 ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
-    for path in (*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/README.md")), ROOT / "README.md")
+    for path in (*sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("*/README.md")), ROOT / "README.md")
 }
 PROGRAMS = {
     "lisa-consumer": typer.main.get_command(consumer),
