@@ -28,7 +28,7 @@
 --            outcome "late" or "stale"; or the number alone if all were plainly acked
 local last_entry, last_id = 7 + many, 7 + 2 * many
 
--- As `any_chosen`. A function would take longer to make than to call.
+-- As `any_chosen`, whose include makes so many functions that an ack of one would cost 67 % more, one of 100 14 %.
 local must_remember = false
 if window_ms > 0 then
   local byte = string.byte
@@ -42,7 +42,8 @@ end
 
 -- XACK tells how many entries were pending, not which. Only if some were not does the script judge each.
 local are_pending = redis.call('XACK', ready, own_group, unpack(ARGV, 8, last_entry)) == many and not judge
--- Mostly only records are left, and no id has to stay known. Then the functions for all else are not even made.
+-- Mostly only records are left, and no id has to stay known. Then the functions for all else are not even made: without
+-- this path an ack of one costs 88 % more, one of 100 33 %.
 local is_plain = are_pending and not must_remember and listeners == ''
 if is_plain and redis.call('EXISTS', failures, owed, expiring, busy) == 0 then
   redis.call('HDEL', messages, unpack(ARGV, last_entry + 1, last_id))
