@@ -30,7 +30,7 @@ CALLS = (
     consuming.nack(KEYS, "g", [consuming.Nack(ENTRY)], DEFAULT_POLICY),
     consuming.release(KEYS, "g", [ENTRY]),
     consuming.extend(KEYS, "g", "c", [ENTRY], DEFAULT_POLICY),
-    consuming.skip(KEYS, "g", [ENTRY], DEFAULT_POLICY),
+    consuming.discard(KEYS, "g", [ENTRY], DEFAULT_POLICY),
     managing.promote(KEYS, limit=1),
     managing.reclaim(KEYS, "g", DEFAULT_POLICY, cursor="0-0", limit=1),
     managing.trim(KEYS, spent_ms=1),

@@ -24,7 +24,7 @@ def _nack(queue: Queue, entries: Sequence[Entry]) -> Call[Any]:
 
 
 def _pass(queue: Queue, entries: Sequence[Entry]) -> Call[Any]:
-    return consuming.skip(queue.keys, "g", entries, queue.policy, now_ms=queue.now_ms)
+    return consuming.discard(queue.keys, "g", entries, queue.policy, now_ms=queue.now_ms)
 
 
 def _cancel(queue: Queue, entries: Sequence[Entry]) -> Call[Any]:

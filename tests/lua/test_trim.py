@@ -52,10 +52,10 @@ def test_unread_entries_with_small_and_large_numbers(queue: Queue) -> None:
     queue.join("g", "h")
     for entry in ("5-9", "5-10", "9-0", "10-0"):
         queue.connection.call(command("XADD", ready, entry, "x", "y"))
-    queue.skip("g", queue.take("g", limit=4))
-    queue.skip("h", queue.take("h", limit=1))
+    queue.discard("g", queue.take("g", limit=4))
+    queue.discard("h", queue.take("h", limit=1))
     assert queue.trim().entries == 1
-    queue.skip("h", queue.take("h", limit=2))
+    queue.discard("h", queue.take("h", limit=2))
     assert queue.trim().entries == 2
     assert list(queue.contents().stream) == ["10-0"]
 

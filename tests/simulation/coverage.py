@@ -10,7 +10,7 @@ from simulation.pool import Run
 __all__ = ["TRANSITIONS", "Coverage"]
 
 TRANSITIONS = (
-    *("send", "promote", "fetch", "ack", "nack", "reclaim", "release", "skip", "sweep", "replay", "purge", "cancel"),
+    *("send", "promote", "fetch", "ack", "nack", "reclaim", "release", "discard", "sweep", "replay", "purge", "cancel"),
     *("replace", "follow"),
     *("reschedule", "drop_group", "end_copies", "drop", "trim", "close_shard", "set_door", "extend"),
 )

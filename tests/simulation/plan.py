@@ -31,7 +31,7 @@ _PLANS = {
 _SENDS = {"send": 60, "batch": 5, "again": 12, "cancel": 12, "reschedule": 8}
 
 _STRUCK = {
-    "worker": ("ack", "nack", "reclaim", "release", "fetch", "extend", "xreadgroup", "join", "skip", "xclaim"),
+    "worker": ("ack", "nack", "reclaim", "release", "fetch", "extend", "xreadgroup", "join", "discard", "xclaim"),
     "manager": (
         *("promote", "reclaim", "sweep", "trim", "send", "purge", "tick", "tidy_slots", "close_shard", "set_door"),
         *("reserve", "publish", "unmark", "xreadgroup"),

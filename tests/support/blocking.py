@@ -179,7 +179,7 @@ class Life:
         return lambda entries: consuming.release(self.keys, group, entries, now_ms=self.queue.now_ms)
 
     def _pass(self, group: str) -> Callable[[Sequence[Entry]], Call[Any]]:
-        return lambda entries: consuming.skip(self.keys, group, entries, _POLICY, now_ms=self.queue.now_ms)
+        return lambda entries: consuming.discard(self.keys, group, entries, _POLICY, now_ms=self.queue.now_ms)
 
     def _nack(self, group: str, *, rejected: bool = False) -> Callable[[Sequence[Entry]], Call[Any]]:
         def call(entries: Sequence[Entry]) -> Call[Any]:

@@ -209,7 +209,7 @@ class Queue:
         assert not isinstance(records, str)
         found = sort_entries(self.keys, group, entries, records, self.now_ms)
         if found.skip:
-            self.skip(group, found.skip)
+            self.discard(group, found.skip)
         if found.unreadable:
             self._do(consuming.nack(self.keys, group, found.unreadable, self.policy, now_ms=self.now_ms))
         return found.deliveries
@@ -218,9 +218,9 @@ class Queue:
         """Reads as a consumer does."""
         return self.judge(group, self.take(group, consumer, limit=limit))
 
-    def skip(self, group: str, entries: Sequence[Entry]) -> int:
+    def discard(self, group: str, entries: Sequence[Entry]) -> int:
         """Passes over entries. Returns how many messages had expired."""
-        expired: int = self._do(consuming.skip(self.keys, group, entries, self.policy, now_ms=self.now_ms))
+        expired: int = self._do(consuming.discard(self.keys, group, entries, self.policy, now_ms=self.now_ms))
         return expired
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:

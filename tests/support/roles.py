@@ -44,7 +44,7 @@ _CONSUMERS = (
     "release",
     "shut_door",
     "extend",
-    "skip",
+    "discard",
     "XREADGROUP",
     "HMGET",
     "XREVRANGE",

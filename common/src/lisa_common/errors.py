@@ -31,16 +31,15 @@ from typing import Any
 __all__ = [
     "OF_THE_SERVER",
     "AccessDenied",
-    "ByteCount",
     "CannotCombine",
     "Closed",
-    "Described",
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
     "NoFreeConnection",
     "NoGroup",
     "NotConfirmed",
+    "OmittedBytes",
     "OutcomeUnknown",
     "QueueFull",
     "Refused",
@@ -54,6 +53,7 @@ __all__ = [
     "Unreachable",
     "UnreadableReply",
     "Untrusted",
+    "Verbatim",
 ]
 
 
@@ -200,14 +200,14 @@ OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
 """Errors that every call to the server meets now; other errors concern one call, and so its topic."""
 
 
-class ByteCount(int):
+class OmittedBytes(int):
     """The length of a value that is too long to show."""
 
     def __repr__(self) -> str:
         return f"{int(self)} bytes"
 
 
-class Described(str):
+class Verbatim(str):
     """A value that words describe better than it shows itself, as in "got nothing"."""
 
     __slots__ = ()

@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from lisa_common.bodies import CodedBody, json_bytes
-from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes
 
 __all__ = [
     "GENERATED_SUFFIX",
@@ -150,7 +150,7 @@ def body_bytes(body: object, max_bytes: int) -> bytes:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput("body", body, f"bytes, text or a JSON value ({error})") from None
     if len(data) > max_bytes:
-        raise InvalidInput("body", ByteCount(len(data)), f"at most {max_bytes} bytes")
+        raise InvalidInput("body", OmittedBytes(len(data)), f"at most {max_bytes} bytes")
     return data
 
 
@@ -166,7 +166,7 @@ def headers_json(headers: object) -> bytes:
         return b""
     data = _utf8("headers", json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")))
     if len(data) > MAX_HEADERS_BYTES:
-        raise InvalidInput("headers", ByteCount(len(data)), f"at most {MAX_HEADERS_BYTES} bytes")
+        raise InvalidInput("headers", OmittedBytes(len(data)), f"at most {MAX_HEADERS_BYTES} bytes")
     return data
 
 

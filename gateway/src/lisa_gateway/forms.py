@@ -3,7 +3,7 @@
 import re
 from urllib.parse import unquote_to_bytes
 
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 
 __all__ = ["URLENCODED", "read_fields"]
 
@@ -20,7 +20,7 @@ def read_fields(encoded: bytes, most: int) -> dict[str, str]:
     """
     count = encoded.count(b"&") + 1
     if count > most:
-        raise InvalidInput("form", Described(f"{count} fields"), f"at most {most} fields")
+        raise InvalidInput("form", Verbatim(f"{count} fields"), f"at most {most} fields")
     fields: dict[str, str] = {}
     for part in encoded.split(b"&"):
         if part:

@@ -29,7 +29,7 @@ from lisa_common.cli import (
     with_settings,
 )
 from lisa_common.cli.completion import completed_by
-from lisa_common.errors import Described, InvalidInput, LisaError, NotConfirmed
+from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Verbatim
 from lisa_common.start import quiet_imports
 from lisa_common.validation import check_name
 from lisa_producer.json_lines import Line, read_lines
@@ -156,7 +156,7 @@ def _content(body: str | None) -> str | bytes:
     is_given = body is not None or not sys.stdin.isatty()
     content = _standard_input() if is_given else b""
     if body is None and not content:
-        raise InvalidInput("body", Described("nothing"), "an argument or piped to standard input ('' if empty)")
+        raise InvalidInput("body", Verbatim("nothing"), "an argument or piped to standard input ('' if empty)")
     return content
 
 

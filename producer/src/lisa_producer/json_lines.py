@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any, BinaryIO
 
 from lisa_common.cli import read_duration, read_moment, read_ms
-from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes
 from lisa_common.strict_json import strict_json
 from lisa_common.validation import Duration, check_name
 from lisa_producer.message import Message
@@ -54,7 +54,7 @@ def read_line(line: Line, topic: str | None, source: bytes | None = None) -> tup
     With `source`, the name of its file, a line without an id gets one that is the same whenever the line is read there.
     """
     if line.text is None:
-        raise InvalidInput("line", ByteCount(line.bytes), f"at most {MAX_LINE_BYTES} bytes")
+        raise InvalidInput("line", OmittedBytes(line.bytes), f"at most {MAX_LINE_BYTES} bytes")
     if not line.text.strip():
         return None
     fields = _object(line.text)

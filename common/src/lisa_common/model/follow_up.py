@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lisa_common.bodies import Codec
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.message import Message, Outgoing, with_codec
 from lisa_common.model.sharding import Layout
 
@@ -39,14 +39,14 @@ class FollowUps:
     def set(self, entry: str, id: str, message: Message) -> None:
         """Sets what follows the delivery of the message `id` by an entry. Raises InvalidInput."""
         if entry in self._acked:
-            raise InvalidInput("then", Described("a call after the ack"), "called before the delivery is acked")
+            raise InvalidInput("then", Verbatim("a call after the ack"), "called before the delivery is acked")
         outgoing = with_codec(message, self._codec).outgoing(self._layout.policy, id)
         if outgoing.id != id and len(self._layout.served) > 1:
             # It may belong to another shard, which no script can reach as well.
             raise InvalidInput("id", outgoing.id, "omitted, as the topic has several shards")
         before = self._by_entry.get(entry)
         if before and before.outgoing.id != outgoing.id:
-            raise InvalidInput("then", Described("another id"), "called for one id only, as one message follows")
+            raise InvalidInput("then", Verbatim("another id"), "called for one id only, as one message follows")
         self._by_entry[entry] = FollowUp(message, outgoing)
 
     def close(self, entry: str) -> None:

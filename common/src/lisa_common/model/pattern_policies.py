@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from lisa_common.errors import ByteCount, CannotCombine, InvalidInput
+from lisa_common.errors import CannotCombine, InvalidInput, OmittedBytes
 from lisa_common.logs import event
 from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, Policy, PolicyFields
 from lisa_common.model.rate import read_rate
@@ -97,7 +97,7 @@ class PatternPolicies:
     def load(cls, stored: bytes | None) -> "PatternPolicies":
         """The policies from their stored form. Raises InvalidInput for a damaged one."""
         if len(stored or b"") > MAX_STORED:
-            raise InvalidInput("policies", ByteCount(len(stored or b"")), f"at most {MAX_STORED} bytes")
+            raise InvalidInput("policies", OmittedBytes(len(stored or b"")), f"at most {MAX_STORED} bytes")
         try:
             documents = json.loads(stored or b"[]")
             if isinstance(documents, list):
@@ -114,7 +114,7 @@ class PatternPolicies:
             return ""
         text = json.dumps([each.document() for each in self.policies], separators=(",", ":"))
         if len(text) > MAX_STORED:
-            raise InvalidInput("policies", ByteCount(len(text)), f"at most {MAX_STORED} bytes together")
+            raise InvalidInput("policies", OmittedBytes(len(text)), f"at most {MAX_STORED} bytes together")
         return text
 
     def find(self, pattern: str, *, cap: bool) -> PatternPolicy | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
-from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes
 from lisa_common.model.rate import check_rate, read_rate
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_name, expected_by
 
@@ -273,7 +273,7 @@ class Policy(PolicyFields):
 def _fields(stored: bytes | str) -> dict[str, Any]:
     """The fields in a stored form. Raises InvalidInput."""
     if len(stored) > MAX_STORED:
-        raise InvalidInput("policy", ByteCount(len(stored)), f"at most {MAX_STORED} bytes")
+        raise InvalidInput("policy", OmittedBytes(len(stored)), f"at most {MAX_STORED} bytes")
     try:
         fields = json.loads(stored)
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lisa_common.errors import ByteCount, CannotCombine, Described, InvalidInput
+from lisa_common.errors import CannotCombine, InvalidInput, OmittedBytes, Verbatim
 from lisa_common.model.localtime import iso_of, zone_of
 from lisa_common.model.policy import MAX_PRIORITY, Policy
 from lisa_common.model.record import pack_content
@@ -99,7 +99,7 @@ class Schedule(BaseModel):
     @classmethod
     def _has_small_body(cls, value: bytes) -> bytes:
         if len(value) > MAX_BODY_BYTES:
-            raise InvalidInput("body", ByteCount(len(value)), f"at most {MAX_BODY_BYTES} bytes in a schedule")
+            raise InvalidInput("body", OmittedBytes(len(value)), f"at most {MAX_BODY_BYTES} bytes in a schedule")
         return value
 
     @field_validator("headers")
@@ -113,7 +113,7 @@ class Schedule(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.every_ms is None) == (self.cron is None):
-            both = Described("neither" if self.cron is None else "both")
+            both = Verbatim("neither" if self.cron is None else "both")
             raise InvalidInput("schedule", both, "one with either every or cron")
         if self.every_ms is not None and self.tz != "UTC":
             raise InvalidInput("tz", self.tz, "omitted with every, whose ticks are whole multiples since 1970 in UTC")
@@ -124,7 +124,7 @@ class Schedule(BaseModel):
             if self.catchup_window_ms != _DAY_MS:
                 raise CannotCombine("catchup_within", seconds, "catchup_window")
         if self.from_ms is not None and self.until_ms is not None and self.until_ms < self.from_ms:
-            raise InvalidInput("until", Described(iso_of(self.until_ms)), f"{iso_of(self.from_ms)}, its from, or later")
+            raise InvalidInput("until", Verbatim(iso_of(self.until_ms)), f"{iso_of(self.from_ms)}, its from, or later")
         return self
 
     @classmethod
@@ -148,7 +148,7 @@ class Schedule(BaseModel):
         if self.cron is not None:
             schedule = self.model_copy(update={"cron": check_cron(self.cron, self.tz, now_ms=now_ms)})
         if self.from_ms is not None and self.from_ms > now_ms + _MAX_MS:
-            raise InvalidInput("from", Described(iso_of(self.from_ms)), "within the next 10 years")
+            raise InvalidInput("from", Verbatim(iso_of(self.from_ms)), "within the next 10 years")
         if not self.jitter_ms:
             return schedule
         ticks = list(islice(schedule.ticks_after(now_ms), _LOOKED_AT))
@@ -250,7 +250,7 @@ class Definition:
     def load(cls, topic: str, name: str, stored: bytes) -> "Definition":
         """Reads the stored form. Raises InvalidInput for what no program of Lisa has written."""
         if len(stored) > MAX_STORED_BYTES:
-            raise InvalidInput("stored schedule", ByteCount(len(stored)), f"at most {MAX_STORED_BYTES} bytes")
+            raise InvalidInput("stored schedule", OmittedBytes(len(stored)), f"at most {MAX_STORED_BYTES} bytes")
         check_name("schedule", name)
         version, _, rest = stored.partition(b" ")
         since, _, text = rest.partition(b" ")

@@ -1,4 +1,4 @@
-"""Calls of the consumer: join, attend, read, ack, follow, nack, release, extend, skip, deregister and the like."""
+"""Calls of the consumer: join, attend, read, ack, follow, nack, release, extend, discard, deregister and the like."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -26,6 +26,7 @@ __all__ = [
     "ack",
     "attend",
     "deregister",
+    "discard",
     "extend",
     "find_aborted",
     "follow",
@@ -38,7 +39,6 @@ __all__ = [
     "release",
     "server_time",
     "shut_door",
-    "skip",
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
@@ -318,13 +318,13 @@ def find_aborted(keys: ShardKeys, group: str, entries: Sequence[Entry]) -> Call[
     )
 
 
-def skip(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
+def discard(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles expired messages. Returns how many had expired.
 
     Pass an entry of another group, or a foreign one, without its id: it has nothing to settle.
     """
     call: Call[int] = script(
-        "skip",
+        "discard",
         keys,
         _rows(entries),
         decode=number,
@@ -334,7 +334,7 @@ def skip(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, 
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
     )
-    return in_parts(call, len(entries), lambda done: skip(keys, group, entries[done:], policy, now_ms=now_ms))
+    return in_parts(call, len(entries), lambda done: discard(keys, group, entries[done:], policy, now_ms=now_ms))
 
 
 def new_seed() -> int:

@@ -256,7 +256,7 @@ class Core:
                 of_shards.setdefault(keys, []).extend(triage.deliveries)
             skipped |= bool(triage.skip or triage.unreadable)
             if triage.skip:
-                calls.append((consuming.skip(keys, self.group, triage.skip, policy), partial(count_expired, policy)))
+                calls.append((consuming.discard(keys, self.group, triage.skip, policy), partial(count_expired, policy)))
             if triage.unreadable:
                 calls.append((consuming.nack(keys, self.group, triage.unreadable, policy), count_nacks))
             if lease_ms is not None and triage.deliveries:

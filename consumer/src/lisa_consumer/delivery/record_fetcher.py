@@ -139,7 +139,7 @@ class RecordFetcher:
             raise
         except LisaError as error:
             fields = event("skip_failed", group=self._group, error=str(error))
-            logger.warning("cannot skip entries, they will come again: %s", error, extra=fields)
+            logger.warning("cannot discard entries, they will come again: %s", error, extra=fields)
             return
         for (_, count), result in zip(calls, results, strict=True):
             count(result)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lisa_common.errors import ByteCount, InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, OmittedBytes
 from lisa_common.logs import event
 from lisa_gateway.access import ROUTES, Scope, caller_of
 from lisa_gateway.aside import aside
@@ -156,5 +156,5 @@ async def _read_form(request: Request) -> dict[str, str]:
     if body and kind != URLENCODED:
         raise InvalidInput("content-type", kind, URLENCODED)
     if len(body) > _MOST_OF_FORM:
-        raise InvalidInput("form", ByteCount(len(body)), f"at most {_MOST_OF_FORM} bytes")
+        raise InvalidInput("form", OmittedBytes(len(body)), f"at most {_MOST_OF_FORM} bytes")
     return await aside(len(body), lambda: read_fields(body, MOST_FIELDS))

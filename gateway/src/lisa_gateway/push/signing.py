@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from urllib.parse import quote
 
-from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes
 
 __all__ = ["Signer", "webhook_id"]
 
@@ -26,7 +26,7 @@ class Signer:
         """`secrets` are separated by white space. Raises InvalidInput, which does not show them."""
         self._keys = [_key(secret) for secret in secrets.split()]
         if not self._keys:
-            raise InvalidInput("secret", ByteCount(0), f"{_PREFIX} and {_LOW} to {_HIGH} bytes in base64")
+            raise InvalidInput("secret", OmittedBytes(0), f"{_PREFIX} and {_LOW} to {_HIGH} bytes in base64")
 
     def headers(self, id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
         """The headers that a receiver checks: `webhook-id`, `-timestamp` (seconds since 1970) and `-signature`."""
@@ -50,5 +50,5 @@ def _key(secret: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not secret.startswith(_PREFIX) or not _LOW <= len(key) <= _HIGH:
-        raise InvalidInput("secret", ByteCount(len(secret)), f"{_PREFIX} and {_LOW} to {_HIGH} bytes in base64")
+        raise InvalidInput("secret", OmittedBytes(len(secret)), f"{_PREFIX} and {_LOW} to {_HIGH} bytes in base64")
     return key

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from lisa_common.errors import ByteCount, Described, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes, Verbatim
 from lisa_common.validation import check_name
 
 __all__ = ["Target", "check_url"]
@@ -31,7 +31,7 @@ def check_url(value: str) -> str:
     except ValueError:
         is_fit = False
     if not is_fit:
-        raise InvalidInput("url", ByteCount(len(value)), "an http:// or https:// URL")
+        raise InvalidInput("url", OmittedBytes(len(value)), "an http:// or https:// URL")
     _check_client_reads(value)
     return value
 
@@ -45,10 +45,10 @@ def _check_client_reads(url: str) -> None:
     try:
         host = httpx.URL(url).raw_host
     except (httpx.InvalidURL, UnicodeError):
-        raise InvalidInput("url", ByteCount(len(url)), "a valid URL") from None
+        raise InvalidInput("url", OmittedBytes(len(url)), "a valid URL") from None
     # The client escapes characters that no host may hold, and then looks up a name that nobody has.
     if b"%" in host and b":" not in host:
-        raise InvalidInput("url", ByteCount(len(url)), "a URL with a valid host")
+        raise InvalidInput("url", OmittedBytes(len(url)), "a URL with a valid host")
 
 
 class Target(BaseModel):
@@ -118,4 +118,4 @@ def _header_value(name: str, given: object) -> str:
 
 
 def _refusal(expected: str) -> InvalidInput:
-    return InvalidInput("headers", Described("something else"), expected)
+    return InvalidInput("headers", Verbatim("something else"), expected)

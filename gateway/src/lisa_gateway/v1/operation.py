@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.cli import DURATION_FORM
-from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import ROUTES, Caller, Rule, caller_of
 from lisa_gateway.aside import aside
@@ -192,7 +192,7 @@ def _query_of(model: type[M], request: Request) -> M:
     _check_utf_8("query", request.scope["query_string"])
     encoded = request.scope["query_string"]
     if encoded.count(b"&") >= _MOST_PARAMETERS:
-        raise InvalidInput("query", ByteCount(len(encoded)), f"at most {_MOST_PARAMETERS} parameters")
+        raise InvalidInput("query", OmittedBytes(len(encoded)), f"at most {_MOST_PARAMETERS} parameters")
     fields: dict[str, Any] = {}
     for name in request.query_params:
         values = request.query_params.getlist(name)

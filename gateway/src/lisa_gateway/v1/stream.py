@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lisa_common.errors import ByteCount, Described, InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, OmittedBytes, Verbatim
 from lisa_gateway.aside import Turn, aside
 from lisa_gateway.limits import take_stream
 from lisa_gateway.problems import Refusal, problem_of
@@ -130,7 +130,7 @@ class _Stream:
                     self._tell(number, error)
                     if self._report.failed < _MOST_PROBLEMS:
                         continue
-                    raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
+                    raise InvalidInput("stream", Verbatim("the hundredth invalid one"), "of valid lines") from None
                 self._lines.append(number)
                 yield message
 
@@ -159,7 +159,7 @@ class _Stream:
                 rest = bytearray(lines[-1])
             hold(len(rest))
             if len(rest) > most:
-                raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
+                raise InvalidInput("line", OmittedBytes(len(rest)), f"at most {most} bytes")
         if rest.strip():
             yield number, bytes(rest)
 

@@ -23,7 +23,7 @@ from lisa_common.cli import (
     shown_moment,
 )
 from lisa_common.cli.options import set_parameters
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.validation import check_id
 from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageCause, GarbageFilter, ManagerSettings
 from lisa_manager.commands.bodies import record_document
@@ -285,7 +285,7 @@ def purge(
 
 def _check_ids(ids: Sequence[str] | None, *, all_: bool) -> None:
     if bool(ids) == all_:
-        raise InvalidInput("messages", Described("both" if ids else "neither"), "named by ids or selected by --all")
+        raise InvalidInput("messages", Verbatim("both" if ids else "neither"), "named by ids or selected by --all")
     for id in ids or ():
         check_id(id)
 

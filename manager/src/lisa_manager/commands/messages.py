@@ -22,7 +22,7 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.death import DEATHS
 from lisa_manager import (
     AbortOutcome,
@@ -218,9 +218,9 @@ def cancel(
     """
     filters = {"--id-prefix": id_prefix, "--header": header, "--due-before": due_before, "--dry-run": dry_run}
     if bool(ids) == all_:
-        raise InvalidInput("messages", Described("both" if ids else "neither"), "named by ids or selected by --all")
+        raise InvalidInput("messages", Verbatim("both" if ids else "neither"), "named by ids or selected by --all")
     if ids and (given := [name for name, value in filters.items() if value]):
-        raise InvalidInput(given[0], Described("given with ids"), "given with --all")
+        raise InvalidInput(given[0], Verbatim("given with ids"), "given with --all")
     with opened(settings) as admin:
         if not ids:
             moment = None if due_before is None else read_moment("due_before", due_before)
@@ -266,7 +266,7 @@ def reschedule(
 ) -> None:
     """Gives messages that wait, or are to be retried, another due time; exits with 1 if any is in another state."""
     if (delay is None) == (at is None):
-        raise InvalidInput("due time", Described("neither" if at is None else "both"), "given by --delay or by --at")
+        raise InvalidInput("due time", Verbatim("neither" if at is None else "both"), "given by --delay or by --at")
     delay_s = None if delay is None else read_duration("delay", delay)
     moment = None if at is None else read_moment("at", at)
     with opened(settings) as admin:

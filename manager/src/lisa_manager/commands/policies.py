@@ -6,7 +6,7 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, Declined, JsonFlag, print_json, print_table, say, shown
 from lisa_common.cli.policy_fields import plain_name
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.pattern_policies import PATTERN_FIELDS
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import ManagerSettings, Origin, PatternChange
@@ -55,7 +55,7 @@ def set_(
     that was interrupted.
     """
     if not changes and priority is None:
-        raise InvalidInput("policy", Described("nothing"), "at least one field to set, as in --ttl 60s")
+        raise InvalidInput("policy", Verbatim("nothing"), "at least one field to set, as in --ttl 60s")
     with opened(settings) as admin:
         changed = admin.set_pattern_policy(pattern, changes, priority=priority, cap=cap)
     _print_change(pattern, changed, cap=cap, json=json)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lisa_common.cli import Declined, read_duration, read_moment
-from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.errors import InvalidInput, OmittedBytes
 
 __all__ = ["read_header", "read_schedule_file", "value_of"]
 
@@ -66,7 +66,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Declined(f"cannot read {path}: {error.strerror}") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise InvalidInput("file", ByteCount(len(data)), f"at most {_MAX_FILE_BYTES} bytes")
+        raise InvalidInput("file", OmittedBytes(len(data)), f"at most {_MAX_FILE_BYTES} bytes")
     try:
         return tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

@@ -21,7 +21,7 @@ from lisa_common.cli import (
     shown_duration,
     shown_moment,
 )
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_manager import DEFAULT, ManagerSettings, Schedule, ScheduleState
 from lisa_manager.commands.bodies import read_body
 from lisa_manager.commands.schedule_fields import read_header, read_schedule_file, value_of
@@ -90,7 +90,7 @@ def show(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerS
         print_json(_document(state) | {"next_ticks_ms": state.next_ticks(_SHOWN_TICKS)})
         return
     if state.schedule is None:
-        raise InvalidInput("stored schedule", Described(state.damage), "one that Lisa has written; set it anew")
+        raise InvalidInput("stored schedule", Verbatim(state.damage), "one that Lisa has written; set it anew")
     facts: list[tuple[str, object]] = [
         ("topic", state.topic),
         ("schedule", state.name),
@@ -153,7 +153,7 @@ def set_(
     if header:
         changes["headers"] = DEFAULT if header == ["default"] else dict(map(read_header, header))
     if not changes:
-        raise InvalidInput("schedule", Described("nothing"), "given at least one field to set, as in --every 15m")
+        raise InvalidInput("schedule", Verbatim("nothing"), "given at least one field to set, as in --every 15m")
     with opened(settings) as admin:
         changed = admin.set_schedule(topic, name, **changes)
         state = admin.schedule(topic, name)

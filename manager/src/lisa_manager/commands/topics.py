@@ -7,7 +7,7 @@ import typer
 
 from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
 from lisa_common.cli.policy_fields import plain_name
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import ManagerSettings, TopicSizes
@@ -56,7 +56,7 @@ def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], s
     The value `default` sets a field back. Running programs use the new policy within ten seconds.
     """
     if not changes:
-        raise InvalidInput("policy", Described("nothing"), "at least one field to set, as in --visibility 60s")
+        raise InvalidInput("policy", Verbatim("nothing"), "at least one field to set, as in --visibility 60s")
     with opened(settings) as admin:
         require_topic(admin, topic)
         policy = admin.set_policy(topic, **changes)

@@ -12,7 +12,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
 from lisa_common.celery_task import TOPIC
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.validation import Duration, check_name, duration_ms
 from lisa_producer.celery.store import Store
 from lisa_producer.celery.storing_publisher import StoringPublisher
@@ -41,7 +41,7 @@ def bridge(
         raise InvalidInput("app", app, "an application of Celery")
     is_used = "amqp" in vars(app) or "control" in vars(app)
     if is_used or app.amqp_cls != Celery.amqp_cls or app.control_cls != Celery.control_cls:
-        raise InvalidInput("app", Described("one that has been used, or has classes of its own for these"), _NEW)
+        raise InvalidInput("app", Verbatim("one that has been used, or has classes of its own for these"), _NEW)
     store = Store(app, topic, url=url, settings=settings)
     app.amqp_cls = partial(_LaterAMQP, store, least)
     app.control_cls = partial(_RevokingControl, store)

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from lisa_common.errors import Described, InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, Verbatim
 from lisa_common.escaping import named_text
 
 __all__ = ["failure_text", "opened"]
@@ -31,7 +31,7 @@ def opened(url: str) -> Iterator[Engine]:
         engine = create_engine(url, pool_pre_ping=True)
     except (ArgumentError, ModuleNotFoundError, ValueError) as error:
         expected = f"SQLAlchemy's URL of a database whose driver is installed ({named_text(error)})"
-        raise InvalidInput("database", Described("another one"), expected.replace(url, "…")) from None
+        raise InvalidInput("database", Verbatim("another one"), expected.replace(url, "…")) from None
     if _is_missing_file(engine.url):
         raise InvalidInput("database", engine.url.render_as_string(), "a file that exists")
     try:

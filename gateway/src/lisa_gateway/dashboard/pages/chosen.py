@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from lisa_common.errors import Described, InvalidInput
+from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.keys import split_copy
 from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bulk_runner import VERBS, change
@@ -25,7 +25,7 @@ async def _act(view: View) -> Response:
         raise InvalidInput("what", what, f"something that can be done to {selection.state} messages")
     picked = {name: value for name, value in view.form.items() if name.startswith(_PICK)}
     if not picked:
-        raise InvalidInput("messages", Described("none"), "selected in the list")
+        raise InvalidInput("messages", Verbatim("none"), "selected in the list")
     copies = [split_copy(value) for value in picked.values()]
     for _, id in copies:
         check_id(id)

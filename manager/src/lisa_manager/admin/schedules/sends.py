@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from lisa_common.errors import Described, InvalidInput, Refused, Resharded
+from lisa_common.errors import InvalidInput, Refused, Resharded, Verbatim
 from lisa_common.model.localtime import iso_of
 from lisa_common.model.message import Outgoing
 from lisa_common.model.schedule import Schedule
@@ -57,12 +57,12 @@ def backfill(topics: Topics, topic: str, name: str, start: datetime, end: dateti
     schedule = yield from _existing(topics, topic, name)
     now_ms: int = yield server_time()
     if to_ms > now_ms + _AHEAD_MS:
-        raise InvalidInput("to", Described(iso_of(to_ms)), "a time up to now")
+        raise InvalidInput("to", Verbatim(iso_of(to_ms)), "a time up to now")
     if from_ms > to_ms:
-        raise InvalidInput("from", Described(iso_of(from_ms)), "a time up to that of to")
+        raise InvalidInput("from", Verbatim(iso_of(from_ms)), "a time up to that of to")
     ticks = list(islice(_between(schedule, from_ms, min(to_ms, now_ms)), _MOST + 1))
     if len(ticks) > _MOST:
-        span = Described(f"{iso_of(from_ms)} to {iso_of(to_ms)}")
+        span = Verbatim(f"{iso_of(from_ms)} to {iso_of(to_ms)}")
         raise InvalidInput("range", span, f"one of at most {_MOST} ticks")
     sent = 0
     for at in range(0, len(ticks), _AT_ONCE):
@@ -74,7 +74,7 @@ def backfill(topics: Topics, topic: str, name: str, start: datetime, end: dateti
 def _existing(topics: Topics, topic: str, name: str) -> Flow[Schedule]:
     state = yield from read_schedule(topics, topic, name)
     if state.schedule is None:
-        raise InvalidInput("stored schedule", Described(state.damage), "one that Lisa has written; set it again")
+        raise InvalidInput("stored schedule", Verbatim(state.damage), "one that Lisa has written; set it again")
     return state.schedule
 
 

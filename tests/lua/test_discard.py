@@ -1,4 +1,4 @@
-"""skip: entries that were read but must not be delivered."""
+"""discard: entries that were read but must not be delivered."""
 
 import pytest
 
@@ -124,7 +124,7 @@ def test_what_does_not_expire_any_more_is_left_pending(queue: Queue) -> None:
     entries = queue.take("h")
     queue.advance(100)
     queue.replay("g/a")
-    assert queue.skip("h", entries) == 0
+    assert queue.discard("h", entries) == 0
     assert queue.contents().groups["h"].pending.keys() == {entries[0].entry}
 
 

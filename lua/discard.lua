@@ -19,7 +19,7 @@
 -- ARGV[3] policy     json    the topic's policy
 -- ARGV[4] channel    text    where managers listen
 -- ARGV[5] topic      text    the topic, for the wake
--- ARGV[6...] entry, id, attempt, due per entry; id is empty where there is only the entry to skip
+-- ARGV[6...] entry, id, attempt, due per entry; id is empty where there is only the entry to discard
 -- returns  { number of entries done, from the first on, number of them that had expired }
 --@include budget, clock, fail, failure, forget, owes, record, wake_unparked
 local now = clock(now_ms)
