@@ -19,8 +19,8 @@ _DOWN_TO = {"garbage": 900, "refused": 260}
 _MOST = 1_400
 """In pixels; what is longer is cut there."""
 _PATIENCE_MS = 300_000
-_COLORS = 128
-"""Pages have few colors, so that a palette keeps files small."""
+_COLORS = 256
+"""A palette keeps files small; with fewer colors, greys would turn pink."""
 
 _PAGES = {
     "topics": "",

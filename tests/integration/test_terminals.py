@@ -62,7 +62,7 @@ def test_status_keeps_digits_and_headings_whole(columns: int, redis_url: str, pr
     notice, *lines = _run(columns, redis_url, prefix, "status")
     assert notice.startswith("no manager runs")
     assert max(map(len, lines)) <= columns
-    [heading] = [line for line in lines if "0-1m" in line]
+    [heading] = [line for line in lines if "<1m" in line]
     row = lines[lines.index(heading) + 2]
     assert heading.split()[-1] == ">30d"
     assert row.split()[1:] == ["1,000"] * 9

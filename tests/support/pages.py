@@ -9,7 +9,7 @@ import httpx
 
 __all__ = ["Browser", "Form", "Page"]
 
-_VOID = {"meta", "link", "input", "br"}
+_VOID = {"meta", "wbr", "link", "input", "br"}
 
 
 @dataclass

@@ -43,7 +43,7 @@ def kill(gateways: Gateways) -> Iterator[Callable[..., None]]:
         def work(
             topic: str, count: int, *, group: str = "billing", error: str | BaseException = "no such order"
         ) -> None:
-            settings = ConsumerSettings(redis_url=gateways.url, prefix=gateways.prefix)
+            settings = ConsumerSettings(redis_url=gateways.url, prefix=gateways.prefix, release="1.4.2")
             consumer = stack.enter_context(Consumer(topic, group, settings=settings))
             left = count
             while left:

@@ -26,7 +26,7 @@ def dead(producer: Producer, topic: str, kill: Kill) -> str:
     """A topic with five dead letters: two for one reason, three later for another."""
     producer.send_many(topic, [Message(body={"n": n}, id=f"money-{n}") for n in range(2)])
     kill(topic, 2, error="no money\nand no hope")
-    producer.send_many(topic, [Message(body={"n": n}, id=f"bank-{n}") for n in range(3)])
+    producer.send_many(topic, [Message(body={"n": n, "at": "<b>"}, id=f"bank-{n}") for n in range(3)])
     kill(topic, 3, error="the bank: timeout")
     return topic
 
@@ -36,7 +36,8 @@ def test_dead_letters_come_newest_first_with_ages_and_bodies(browser: Browser, d
     page = browser.get("messages", topic=dead, state="garbage")
     assert {each.partition("-")[0] for each in _ids(page)[:3]} == {"bank"}
     assert _ids(browser.get("messages", topic=dead, state="garbage", order="oldest")) == _ids(page)[::-1]
-    assert '{"n":2}' in page.text
+    assert '{"n":2,"at":"<b>"}' in page.text
+    assert ":2,<wbr>" in page.html, "lines break between fields"
     assert " ago" in page.text
     found = browser.get("messages", topic=dead, state="garbage", error="TIMEOUT", since="1h", reason="rejected")
     assert len(_ids(found)) == 3
@@ -66,7 +67,7 @@ def test_selected_rows_are_replayed_and_purged(browser: Browser, admin: Admin, d
     page = browser.get("messages", topic=dead, state="garbage")
     form = page.form("do-chosen")
     asked = browser.send(page, form, what="purge")
-    assert "purge: sure?" in asked.text
+    assert "Purge: sure?" in asked.text
     assert admin.count_garbage(dead) == 2
     assert "purge: 2 done" in browser.send(asked, asked.form("do-chosen")).text
     assert admin.count_garbage(dead) == 0

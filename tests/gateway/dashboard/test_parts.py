@@ -95,7 +95,7 @@ def test_charts_from_samples() -> None:
     assert series([])["at"] == []
     assert spark(samples[:1]) == ""
     assert spark(samples).startswith("0.0,")
-    assert [name for name, _, _ in bars([0] * 9)][:2] == ["to 1 min", "to 10 min"]
+    assert [name for name, _, _ in bars([0] * 9)][:2] == ["up to 1 min", "1-10 min"]
     assert [width for _, _, width in bars([1_000_000, 1, *[0] * 7])][:3] == [100.0, 1.0, 0.0]
 
 

@@ -43,8 +43,8 @@ class Failure:
 
     @property
     def details(self) -> str:
-        """The error, the release of its handler, and the frames of its traceback, each on a line."""
-        return with_trace(self.error, self.trace, self.release)
+        """The error, and the frames of its traceback, each on a line."""
+        return with_trace(self.error, self.trace)
 
 
 def with_trace(error: str, trace: Sequence[str], release: str = "") -> str:

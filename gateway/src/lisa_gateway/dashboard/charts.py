@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from lisa_gateway.dashboard.selection import STATES
-from lisa_manager import BUCKETS, DueCounts, Lags, Sample
+from lisa_manager import DueCounts, Lags, Sample
 
 __all__ = ["HORIZONS", "HOUR_MS", "Hour", "Part", "bars", "by_hour", "parts_of", "series", "spark", "ticks_of"]
 
-HORIZONS = (*("to " + name.rpartition("-")[2] for name, _ in BUCKETS), "beyond")
-"""Names of the nine times within which waiting messages fall due."""
+HORIZONS = ("up to 1 min", "1-10 min", "10-30 min", "30-60 min", "1-6 h", "6-24 h", "1-7 d", "7-30 d", "over 30 d")
+"""Names of the nine times within which waiting messages fall due: `BUCKETS`, and beyond."""
 
 HOUR_MS = 3_600_000
 _DAY_MS = 86_400_000

@@ -96,7 +96,7 @@ def show(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerS
         ("schedule", state.name),
         ("runs", state.in_words),
         ("next", _next(state)),
-        ("sent", state.sent),
+        ("sent", f"{state.sent}, with the message of the next run" if state.is_sent_ahead else state.sent),
         ("skipped", state.skipped),
         *((field, value) for field, value in state.schedule.dump().items() if field != "body_base64"),
     ]

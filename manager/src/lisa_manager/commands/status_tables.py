@@ -14,7 +14,7 @@ __all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "spark
 _NUMBERS = ("waiting", "ready", "delivered", "retry", "garbage")
 _COLUMNS = (Column("topic"), *(Column(name, number=True) for name in (*_NUMBERS, "late")))
 DUE_IN = (*(name for name, _ in BUCKETS), "beyond")
-_DUE_TITLES = ("0-1m", "1-10m", "10-30m", "30-60m", "1-6h", "6-24h", "1-7d", "7-30d", ">30d")
+_DUE_TITLES = ("<1m", "1-10m", "10-30m", "30-60m", "1-6h", "6-24h", "1-7d", "7-30d", ">30d")
 _HISTOGRAM = (Column("due in"), *(Column(title, number=True) for title in _DUE_TITLES))
 _GROUPS = (
     Column("topic"),

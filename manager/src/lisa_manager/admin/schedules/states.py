@@ -43,7 +43,7 @@ class ScheduleState:
     is_sent_ahead: bool = False
     """Whether the message of the next tick is in the topic already, waiting."""
     sent: int = 0
-    """Ticks sent since the schedule was made."""
+    """Ticks sent since the schedule was made, with the one that is sent ahead."""
     skipped: int = 0
     """Ticks left out since then: missed and not caught up, skipped, or because an earlier one was not done."""
     damage: str = ""
