@@ -82,8 +82,9 @@ local function follow(entry, id, due, next_id, next_due, content, position)
     return 'duplicate'
   end
   if next_id == id and is_chosen(id) then
-    -- Another group's ack has left a tombstone, but the id is in use again.
-    redis.call('ZREM', finished, id)
+    -- Another group's ack may have left a tombstone, but the id is in use again. Now it ends: consumers need no right to
+    -- remove one.
+    redis.call('ZADD', finished, 'XX', now, id)
   end
   local next_ms, given = due_of(next_due, now)
   if next_id == id and next_ms == due then

@@ -103,5 +103,7 @@ def _judge_one(  # noqa: C901, PLR0912 - one branch for each promise
             if tick_ms % version.period_ms:
                 report(f"tick {tick_ms} is none of change {version.number}, with a period of {version.period_ms}")
         for message in sent:
-            if version.known_ms < message.tick_ms <= until_ms and message.number not in numbers:
+            # A tick that is late, and still waits as the body changes, has the new one.
+            is_of_it = version.known_ms < message.tick_ms and message.ready_ms <= until_ms
+            if is_of_it and message.number not in numbers:
                 report(f"tick {message.tick_ms} has the body of change {message.number}, not of {version.number}")
