@@ -266,7 +266,7 @@ class PendingEntries:
 
     def _skip(self, entries: Sequence[Entry]) -> Flow[None]:
         policy = yield from self.policy()
-        yield consuming.skip(self.keys, self.group, entries, policy)
+        yield consuming.discard(self.keys, self.group, entries, policy)
 
     def renew(self, age_ms: int) -> Flow[None]:
         """Renews the leases of pending entries that were neither read nor renewed for so long."""

@@ -56,7 +56,7 @@ class RangeFetcher:
         triage = sort_entries(keys, group, fetched, records, now_ms)
         if triage.skip or triage.unreadable:
             policy = yield from self._pending.policy()
-            calls: list[Call[Any]] = [consuming.skip(keys, group, triage.skip, policy)] if triage.skip else []
+            calls: list[Call[Any]] = [consuming.discard(keys, group, triage.skip, policy)] if triage.skip else []
             calls += [consuming.nack(keys, group, triage.unreadable, policy)] if triage.unreadable else []
             yield calls
         self._after = fetched[-1].entry
