@@ -17,7 +17,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core, ReadPlan, ReadResult
 
-__all__ = ["NOT_DONE", "RecordingCore", "recorded"]
+__all__ = ["NOT_DONE", "RecordingCore", "ReportingCore", "recorded"]
 
 T = TypeVar("T")
 
@@ -25,12 +25,11 @@ NOT_DONE = (Unreachable, Refused, AccessDenied)
 """Errors that promise that the call changed nothing."""
 
 
-class RecordingCore(Core):
-    """Does the work of a consumer, and notes it."""
+class ReportingCore(Core):
+    """Does the work of a consumer, and reports what it reads."""
 
-    def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder) -> None:
+    def __init__(self, prefix: str, group: str, name: str | None = None) -> None:
         super().__init__(prefix, group, name)
-        self._recorder = recorder
         self._asked = 0.0
 
     def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
@@ -48,10 +47,26 @@ class RecordingCore(Core):
     ) -> Flow[tuple[ReadResult, bool]]:
         asked, since = self._asked, now()
         result, passed_over = yield from super()._fetch(layouts, batches, leased_at, lease_ms)
-        taken = [_taken(each) for each in result.deliveries if each.topic != FOREIGN]
+        self.report(result.deliveries, asked, since)
+        return result, passed_over
+
+    def report(self, deliveries: Sequence[Delivery], asked: float, since: float) -> None:
+        """Deliveries were asked for, not before `asked`; their records were not fetched before `since`."""
+        raise NotImplementedError
+
+
+class RecordingCore(ReportingCore):
+    """Does the work of a consumer, and notes it."""
+
+    def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder) -> None:
+        super().__init__(prefix, group, name)
+        self._recorder = recorder
+
+    def report(self, deliveries: Sequence[Delivery], asked: float, since: float) -> None:
+        """Notes a read."""
+        taken = [_taken(each) for each in deliveries if each.topic != FOREIGN]
         if taken:
             self._recorder.write(Read(now(), since, asked, self.group, taken))
-        return result, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks, and notes it."""

@@ -1,7 +1,7 @@
 """Messages that follow or replace others, and their judge: the chaos suite's checker knows one message for each id.
 
-In the topic of chains a message follows each delivery under the same id, until the last. In the topic of drafts a send
-replaces the one before, as long as that can be replaced.
+In the topic of chains a message follows each delivery under the same id, until the last. In the topic of drafts each
+send replaces the draft before, unless a worker has it already.
 """
 
 import math
@@ -12,15 +12,12 @@ from itertools import pairwise
 from typing import Final
 
 from chaos.history import now
+from chaos.recording import ReportingCore
 from chaos.verdict import Verdict
-from lisa_common.model.delivery import Delivery, Entry, entry_place
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.delivery import Delivery, entry_place
 from lisa_common.model.policy import Policy
-from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Flow
-from lisa_consumer.delivery.core import Core, ReadResult
 
-__all__ = ["CHAINS", "DRAFTS", "LINKED", "LINKERS", "Ask", "Links", "NotingCore"]
+__all__ = ["CHAINS", "DRAFTS", "LINKED", "LINKERS", "LOST_S", "Ask", "Links", "NotingCore"]
 
 CHAINS, DRAFTS = "chains", "drafts"
 
@@ -32,8 +29,8 @@ LINKED: Final = {
     DRAFTS: Policy(visibility_ms=2_000, max_retries=500, backoff="fixed", backoff_base_ms=400),
 }
 
-_LOST_S: Final = 4.0
-"""How long before the death of a server a send may have begun that it has lost: the loss, and the send itself."""
+LOST_S: Final = 4.0
+"""How long before the death of a server a call may have begun that it has lost: the loss, and the call itself."""
 
 _STORED: Final = ("sent", "replaced")
 
@@ -100,7 +97,7 @@ class Links:
 
     def _may_be_lost(self, since: float, until: float) -> bool:
         """Whether a server that died may have lost what was done in between."""
-        return any(since < outage < until + _LOST_S for outage in self.outages)
+        return any(since < outage < until + LOST_S for outage in self.outages)
 
     def _judge_cancels(self, verdict: Verdict, asks: Sequence[Ask], seen: Sequence[Seen]) -> None:
         """Promises 8 and 9: nothing is delivered after a cancel, also nothing that follows; it finds what comes."""
@@ -148,22 +145,14 @@ class Links:
                 verdict.check(2, bool(found), f"{name}: draft {ask.number} was {ask.outcome}, but never delivered")
 
 
-class NotingCore(Core):
+class NotingCore(ReportingCore):
     """Does the work of a consumer, and notes what it reads."""
 
     def __init__(self, prefix: str, group: str, links: Links) -> None:
-        super().__init__(prefix, group, None)
+        super().__init__(prefix, group)
         self._links = links
 
-    def _fetch(
-        self,
-        layouts: dict[str, Layout],
-        batches: list[tuple[ShardKeys, list[Entry]]],
-        leased_at: float,
-        lease_ms: int | None,
-    ) -> Flow[tuple[ReadResult, bool]]:
-        since = now()
-        result, passed_over = yield from super()._fetch(layouts, batches, leased_at, lease_ms)
-        for delivery in result.deliveries:
+    def report(self, deliveries: Sequence[Delivery], asked: float, since: float) -> None:  # noqa: ARG002 - as its parent
+        """Notes a read."""
+        for delivery in deliveries:
             self._links.see(delivery, since)
-        return result, passed_over

@@ -15,7 +15,7 @@ from lisa_common.model.keys import split_copy
 from lisa_manager import AsyncAdmin
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
-from simulation.links import CHAINS, LINKED, LINKERS
+from simulation.links import CHAINS, LINKED, LOST_S
 from simulation.plan import Cast, Step
 from simulation.programs import TICKS, URL
 
@@ -28,8 +28,6 @@ WINDOW_MS = 86_400_000
 """The dedup window: longer than all steps of the clock."""
 
 _TIMEOUT_S = 2.0
-_LOST_S = 4.0
-"""How long before the death of a server a reshard may have begun that it has lost: the loss, and the reshard itself."""
 PERIOD_MS = 2_000
 """Of the schedule."""
 
@@ -51,7 +49,7 @@ async def prepare(cast: Cast) -> None:
                 await admin.create_group(topic, group)
         for topic in LINKED if cast.linkers else ():
             await admin.create_topic(topic, **LINKED[topic].model_dump(exclude_unset=True))
-            for group in LINKERS[: cast.linkers if topic == CHAINS else 1]:
+            for group in cast.linkers if topic == CHAINS else cast.linkers[:1]:
                 await admin.create_group(topic, group)
         if cast.ticks:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
@@ -84,7 +82,7 @@ class Operators:
 
     def must_reshard_again(self) -> bool:
         """Whether a server that was just killed may have lost a reshard."""
-        return self._resharded is not None and self._resharded[0] > now() - _LOST_S
+        return self._resharded is not None and self._resharded[0] > now() - LOST_S
 
     async def reshard_again(self) -> None:
         """As docs/scaling.md says: the same command with the same number, as soon as the server is back."""

@@ -119,8 +119,8 @@ class Cast:
     producers: int
     ticks: bool
     """Whether there is a schedule."""
-    linkers: int
-    """The number of groups that handle chains; the first of them handles drafts, too."""
+    linkers: tuple[str, ...]
+    """The groups that handle chains; the first of them handles drafts, too."""
     shifts_ms: tuple[int, ...]
     """How far the clocks of programs are ahead, in turn."""
 
@@ -162,7 +162,7 @@ def _cast(dice: random.Random) -> Cast:
         consumers=dice.choice((0, 0, 1)),
         producers=dice.choice((1, 2)),
         ticks=dice.random() < 0.3,
-        linkers=dice.choice((0, 0, 1, 2)),
+        linkers=LINKERS[: dice.choice((0, 0, 1, 2))],
         shifts_ms=tuple(dice.choice((0, 0, dice.randint(-90_000, 90_000))) for _ in range(5)),
     )
 
@@ -208,7 +208,7 @@ def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
         if dice.random() < 0.08:
             facts["cancelled_after_s"] = dice.uniform(0, 0.006)
         what = dice.choice(("chain", "draft", "draft", "draft", "end"))
-        if what == "chain" or not chains or not drafts:
+        if what == "chain" or not chains:
             chains += 1
             facts |= {"id": f"chain-{chains}", "last": dice.choice((1, 3, 8)), "delay_ms": dice.choice((0, 100, 1_500))}
             facts["takes_s"] = dice.choice((0.01, 0.3, 1.0))
@@ -288,7 +288,7 @@ def names_of(cast: Cast) -> list[str]:
     names += [f"worker-{group}-{number}" for group in cast.groups for number in range(cast.workers)]
     names += [f"consumer-{group}-{number}" for group in cast.groups for number in range(cast.consumers)]
     names += [f"clerk-{cast.groups[0]}-0"] if cast.ticks else []
-    names += [f"linker-{group}-{number}" for group in LINKERS[: cast.linkers] for number in range(2)]
+    names += [f"linker-{group}-{number}" for group in cast.linkers for number in range(2)]
     return [*names, *(f"producer-{number}" for number in range(cast.producers))]
 
 

@@ -15,7 +15,7 @@ _SMALLER: tuple[dict[str, Any], ...] = (
     {"workers": 1},
     {"producers": 1},
     {"ticks": False},
-    {"linkers": 0},
+    {"linkers": []},
     {"shifts_ms": [0]},
     {"groups": ["billing"]},
 )

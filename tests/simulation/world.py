@@ -28,7 +28,6 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from simulation import ticks
 from simulation.clock import Clock
-from simulation.links import LINKERS
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
@@ -396,7 +395,7 @@ class World:
         if self.plan.cast.ticks:
             ticks.judge(verdict, self._programs.ticks, PERIOD_MS)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
-        self._programs.links.judge(verdict, LINKERS[: self.plan.cast.linkers], lasts)
+        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
         outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]

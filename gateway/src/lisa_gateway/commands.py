@@ -1,6 +1,5 @@
 """The commands of `lisa-gateway`."""
 
-import asyncio
 from json import dumps
 from typing import Annotated
 
@@ -9,6 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from lisa_common.cli import JsonFlag, WaitOption, print_json, say, wait_s, with_settings
 from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_common.signals import run_signalled
 from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
 from lisa_gateway.push import PushSettings, Target
@@ -28,8 +28,7 @@ def run(*, wait: WaitOption = None, settings: GatewaySettings) -> None:
     # Imported here, as only this command needs a server.
     from lisa_gateway.serving import loop_factory, serve  # noqa: PLC0415
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(settings, patience_s=patience_s))
+    run_signalled(serve(settings, patience_s=patience_s), loop_factory=loop_factory())
 
 
 @with_settings(GatewaySettings)

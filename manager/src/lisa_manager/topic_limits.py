@@ -57,7 +57,7 @@ def write_limits(layout: Layout) -> Flow[None]:
 
 
 def end_limits(layout: Layout) -> Flow[None]:
-    """Removes the limits of a dropped topic, but no later ones: those of a topic that was declared anew."""
+    """Removes the limits of a dropped topic, unless they are later: then the topic has been declared again."""
     limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
     ended = {
         keys: stored

@@ -131,6 +131,12 @@ def test_slow_clients_are_cut_off(gateway: tuple[Process, str], first: bytes, dr
 _LINES = b"".join(b'{"id": "%d", "body": 1, "delay": "1h"}\n' % number for number in range(40))
 
 
+def _begun_stream(topic: str) -> bytes:
+    """The head of a stream of lines, and its first chunk."""
+    head = f"POST /v1/topics/{topic}/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+    return head.encode() + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(_LINES), _LINES)
+
+
 @pytest.mark.parametrize(
     ("topic", "rest", "status"),
     [
@@ -144,9 +150,7 @@ def test_a_stream_that_ends_early_is_no_success(
     gateway: tuple[Process, str], http: httpx.Client, topic: str, rest: bytes, status: int
 ) -> None:
     """The answer is an error that counts the lines before, and they are stored."""
-    head = f"POST /v1/topics/{topic}/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
-    chunk = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(_LINES), _LINES)
-    answer = _exchange(gateway[1], head.encode() + chunk, rest)
+    answer = _exchange(gateway[1], _begun_stream(topic), rest)
     problem = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert (problem["status"], problem["sent"], problem["failed"]) == (status, 40, 0)
     assert http.get(f"/v1/topics/{topic}/sizes").json()["waiting"] == 40
@@ -154,11 +158,10 @@ def test_a_stream_that_ends_early_is_no_success(
 
 def test_slow_bodies_leave_no_connection_open(gateway: tuple[Process, str]) -> None:
     """Whatever Python still holds of their requests."""
-    head = b"POST /v1/topics/slow/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
     with ExitStack() as stack:
         clients = [stack.enter_context(_connected(gateway[1])) for _ in range(60)]
         for client in clients:
-            client.sendall(head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(_LINES), _LINES))
+            client.sendall(_begun_stream("slow"))
         assert {_answer(client)[:12] for client in clients} == {b"HTTP/1.1 408"}
 
 
