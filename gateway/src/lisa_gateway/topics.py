@@ -1,7 +1,7 @@
 """The topics that requests name: declared when somebody sends to them or reads them."""
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from lisa_common.errors import UnknownTopic
@@ -9,6 +9,7 @@ from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.validation import check_name
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.settings import GatewaySettings
+from lisa_gateway.shared_calls import SharedCalls
 from lisa_manager import AsyncAdmin
 
 __all__ = ["KnownTopics"]
@@ -30,6 +31,7 @@ class KnownTopics:
     def __init__(self, admin: AsyncAdmin, settings: GatewaySettings) -> None:
         self._admin = admin
         self._settings = settings
+        self._calls = SharedCalls()
         self._declared: dict[str, float] = {}
         self._policies: dict[str, tuple[float, Policy]] = {}
 
@@ -49,7 +51,7 @@ class KnownTopics:
         await self.ensure(topic, quota, **({"dedup_window_ms": 0} if self._settings.resend_ended else {}))
         if group and group != self._settings.group:
             return
-        await self._admin.create_group(topic, self._settings.group)
+        await self._calls.share(("create_group", topic), lambda: self._admin.create_group(topic, self._settings.group))
         if len(self._declared) >= _MAX_KNOWN:
             self._declared.clear()
         self._declared[topic] = time.monotonic() + _REFRESH_S
@@ -70,8 +72,7 @@ class KnownTopics:
             return await self._policy(check_name("topic", topic))
         except UnknownTopic:
             quota.admit_topic(topic)
-            await self._admin.create_topic(topic, **fields)
-            return await self._policy(topic)
+            return await self._calls.share(("create_topic", topic), lambda: self._create(topic, fields))
 
     async def unless_dropped(self, topic: str, reading: Awaitable[list[T]]) -> list[T]:
         """What is read; nothing where the topic was dropped meanwhile, which the next read declares again."""
@@ -93,6 +94,14 @@ class KnownTopics:
         until, policy = self._policies.get(topic, (0.0, DEFAULT_POLICY))
         if until > time.monotonic():
             return policy
+        return await self._calls.share(("policy", topic), lambda: self._read_policy(topic))
+
+    async def _create(self, topic: str, fields: Mapping[str, int]) -> Policy:
+        await self._admin.create_topic(topic, **fields)
+        # Not by `_policy`, which may get what was read before.
+        return await self._read_policy(topic)
+
+    async def _read_policy(self, topic: str) -> Policy:
         policy = await self._admin.policy(topic)
         if len(self._policies) >= _MAX_KNOWN:
             self._policies.clear()

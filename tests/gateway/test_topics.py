@@ -1,0 +1,50 @@
+"""What many requests need at once is asked for once."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from lisa_common.model.policy import Policy
+from lisa_gateway.access.quotas import Quota
+from lisa_gateway.settings import GatewaySettings
+from lisa_gateway.topics import KnownTopics
+from lisa_manager import AsyncAdmin
+
+_MANY = 500
+
+
+class _CountingAdmin(AsyncAdmin):
+    """Counts its calls."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.calls: Counter[str] = Counter()
+
+    async def policy(self, topic: str) -> Policy:
+        self.calls["policy"] += 1
+        return await super().policy(topic)
+
+    async def create_topic(self, topic: str, **fields: Any) -> bool:
+        self.calls["create_topic"] += 1
+        return await super().create_topic(topic, **fields)
+
+    async def create_group(self, topic: str, group: str) -> None:
+        self.calls["create_group"] += 1
+        await super().create_group(topic, group)
+
+
+async def test_a_new_topic_is_declared_once(redis_url: str, prefix: str) -> None:
+    """However many requests name it at the same moment, and though the first of them is broken off."""
+    settings = GatewaySettings(redis_url=redis_url, prefix=prefix)
+    async with _CountingAdmin(settings=settings) as admin:
+        topics = KnownTopics(admin, settings)
+        first, *others = (asyncio.create_task(topics.declare("orders", Quota())) for _ in range(_MANY))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(*others)
+        assert admin.calls == {"policy": 2, "create_topic": 1, "create_group": 1}
+        assert [each.group for each in await admin.groups("orders")] == [settings.group]
+        with pytest.raises(asyncio.CancelledError):
+            await first
