@@ -316,6 +316,7 @@ def test_messages_of_any_state_are_listed(orders: Queue, commands: Commands) -> 
     }
     assert listed["delivered"][0]["consumer"]
     assert listed["ready"][0]["body"] == {"base64": "/w=="}
+    assert commands.manager("list", "orders", "--json").document == listed["waiting"]
     table = commands.manager("list", "orders", "waiting").out
     assert r"text \x1b[31m" in table
     assert commands.manager("list", "orders", "garbage", "--group", "mail", "--json").document == []

@@ -30,10 +30,9 @@ def list_(
         typer.Argument(
             metavar="STATE",
             help="waiting, ready, delivered, retry or garbage.",
-            show_default=False,
             autocompletion=lambda: _STATES,
         ),
-    ],
+    ] = "waiting",
     *,
     group: CopiesOfGroup = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
