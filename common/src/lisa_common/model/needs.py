@@ -94,7 +94,10 @@ LOSSES = {
         "the server does not wait in XREADGROUP … BLOCK",
     ),
     Optional.WAIT: Loss("sends with `confirm=Confirm(replicas=…)` are written, but raise NotConfirmed"),
-    Optional.WAITAOF: Loss("sends with `confirm=Confirm(fsync=True)` are written, but raise NotConfirmed"),
+    Optional.WAITAOF: Loss(
+        "sends with `confirm=Confirm(fsync=True)` are written, but raise NotConfirmed",
+        "ask the provider to allow WAITAOF, which Redis has from 7.2 on",
+    ),
     Optional.WORKERS: Loss(
         "operators do not see which workers there are, and cannot pause or drain one",
         "ask the provider for the rules that `lisa-manager acl` prints",
