@@ -17,6 +17,8 @@ SOURCE = "https://lisa.example/source/"
 LINK = re.compile(r"(\]\(|<img src=\")([^)\s#\":]+)(?=[)#\"])")
 MOVED = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Pages of the site whose text is a file beside `docs/`."""
+FOUND_LATER = {"reference/python.md", "design.md", "changelog.md"}
+"""Pages that a search lists below those for users: their many short headings hold most words."""
 
 _logger = get_plugin_logger("lisa")
 
@@ -39,6 +41,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     """Turns links to other files of the tree into links to their pages, or to the source."""
     uri = page.file.src_uri
+    if uri in FOUND_LATER:
+        page.meta["search"] = {"boost": 0.1}
     origin = next((name for name, moved in MOVED.items() if moved == uri), f"docs/{uri}")
 
     def lead(match: re.Match[str]) -> str:
