@@ -94,7 +94,11 @@ LOSSES = {
         "the server does not wait in XREADGROUP … BLOCK",
     ),
     Optional.WAIT: Loss("sends with `confirm=Confirm(replicas=…)` are written, but raise NotConfirmed"),
-    Optional.WAITAOF: Loss("sends with `confirm=Confirm(fsync=True)` are written, but raise NotConfirmed"),
+    Optional.WAITAOF: Loss(
+        "sends with `confirm=Confirm(fsync=True)` are written, but raise NotConfirmed",
+        "it needs Redis ≥ 7.2 or Valkey; there, ask the provider to allow it",
+        "the server lacks or refuses WAITAOF",
+    ),
     Optional.WORKERS: Loss(
         "operators do not see which workers there are, and cannot pause or drain one",
         "ask the provider for the rules that `lisa-manager acl` prints",
