@@ -96,7 +96,8 @@ LOSSES = {
     Optional.WAIT: Loss("sends with `confirm=Confirm(replicas=…)` are written, but raise NotConfirmed"),
     Optional.WAITAOF: Loss(
         "sends with `confirm=Confirm(fsync=True)` are written, but raise NotConfirmed",
-        "ask the provider to allow WAITAOF, which Redis has from 7.2 on",
+        "it needs Redis ≥ 7.2 or Valkey; there, ask the provider to allow it",
+        "the server lacks or refuses WAITAOF",
     ),
     Optional.WORKERS: Loss(
         "operators do not see which workers there are, and cannot pause or drain one",
