@@ -215,6 +215,13 @@ _ALL = (
         "'XX', now, id)",
     ),
     Plant(
+        "an abort keeps the delivery",
+        "A message that an operator has aborted is a dead letter, and still delivered.",
+        "lua/abort.lua",
+        "  redis.call('XACK', ready, place.group, place.entry)\n",
+        "",
+    ),
+    Plant(
         "an ack undoes an abort",
         "An ack of a delivery that an operator has aborted ends its dead letter.",
         "lua/include/judge.lua",
