@@ -80,6 +80,7 @@ class _Judge:
         self._dues(story)
         self._deliveries.judge(story, self._groups_of(story), excused=excused)
         if not excused:
+            self._aborts(story)
             self._letters(story)
             self._place(story)
             self._ends(story)
@@ -172,6 +173,19 @@ class _Judge:
                 later = [d.taken.entry for d in story.deliveries if d.since > ask.until]
                 excused = self._deliveries.rolled_back(ask.since, ask.until)
                 self._verdict.check(8, not later or excused, f"{story.name}: delivered as {later} after its cancel")
+
+    def _aborts(self, story: Story) -> None:
+        """Promise 8: after an abort nothing is read, and no ack counts, until a replay.
+
+        Of several groups, some may not have had it yet.
+        """
+        for ask in story.asked("abort") if len(self._groups_of(story)) == 1 else ():
+            replayed = any(each.until > ask.since for each in story.asked("replay"))
+            if ask.outcome == "aborted" and not replayed and not self._deliveries.rolled_back(ask.since, ask.until):
+                acks = [s for d in story.deliveries for s in d.settles if s.outcome in ("acked", "late")]
+                times = [*(each.since for each in story.deliveries), *(each.since for each in acks)]
+                later = [at for at in times if at > ask.until]
+                self._verdict.check(8, not later, f"{story.name}: delivered or acked at {later}, after its abort")
 
     def _place(self, story: Story) -> None:
         """Promise 9: a message is in one shard, also after reshards, and callers find it there."""

@@ -98,7 +98,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A cancel, a reschedule or an operator's replay or purge is invoked. Its end is `Told`, with its outcome."""
+    """A cancel, a reschedule or an operator's replay, purge or abort is invoked. Its end is `Told`."""
 
     at: float
     op: str

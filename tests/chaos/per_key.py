@@ -43,5 +43,7 @@ def _keyed(stories: Stories, topic: str) -> Iterator[tuple[str, _Held]]:
 
 
 def _is_in_hand(deliveries: Deliveries, story: Story, delivery: Delivery, now: float) -> bool:
-    settled = min((settle.since for settle in delivery.settles if settle.what != "extend"), default=NEVER)
+    ends = [settle.since for settle in delivery.settles if settle.what != "extend"]
+    ends += [ask.since for ask in story.asked("abort") if delivery.asked < ask.until]
+    settled = min(ends, default=NEVER)
     return now < settled and not deliveries.has_lapsed(story, delivery, now)

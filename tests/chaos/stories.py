@@ -46,7 +46,7 @@ class Try:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A cancel, a reschedule, a replay or a purge. `outcome`: that of the reply, failed, or unknown."""
+    """A cancel, a reschedule, a replay, a purge or an abort. `outcome`: that of the reply, failed, or unknown."""
 
     what: str
     since: float

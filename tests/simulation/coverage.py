@@ -11,7 +11,7 @@ __all__ = ["TRANSITIONS", "Coverage"]
 
 TRANSITIONS = (
     *("send", "promote", "fetch", "ack", "nack", "reclaim", "release", "discard", "sweep", "replay", "purge", "cancel"),
-    *("replace", "follow"),
+    *("replace", "follow", "abort"),
     *("reschedule", "drop_group", "end_copies", "drop", "trim", "close_shard", "set_door", "extend"),
 )
 """The scripts that change the state of a message, as the table in docs/architecture.md lists them, and their rivals."""

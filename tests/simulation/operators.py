@@ -12,12 +12,15 @@ from chaos.history import Asked, Told, Visit, now
 from chaos.topics import METERED, PREFIX, RESHARDED, policies_with
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.keys import split_copy
+from lisa_common.protocol.producing import State
+from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from simulation.links import CHAINS, LINKED, LOST_S
 from simulation.plan import Cast, Step
-from simulation.programs import TICKS, URL
+from simulation.programs import URL
+from simulation.ticks import TICKS
 
 __all__ = ["PERIOD_MS", "SPARE", "WINDOW_MS", "Operators", "prepare"]
 
@@ -28,10 +31,13 @@ WINDOW_MS = 86_400_000
 """The dedup window: longer than all steps of the clock."""
 
 _TIMEOUT_S = 2.0
+_LOOKS = 30
+"""How often an operator looks for a message to abort."""
 PERIOD_MS = 2_000
 """Of the schedule."""
 
 _ADMIN = ManagerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S)
+_CONSUMER = ConsumerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S, patience_s=1)
 _PRODUCER = ProducerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S, patience_s=1)
 
 
@@ -57,6 +63,16 @@ async def prepare(cast: Cast) -> None:
             await admin.set_schedule(TICKS, "beat", every=PERIOD_MS / 1000, body="tick", catchup="all")
 
 
+async def _fail(guest: str, count: int) -> None:
+    """Reads up to so many messages: every second one is to be retried much later, the others are dead."""
+    async with AsyncConsumer([RESHARDED], guest, settings=_CONSUMER) as consumer:
+        failed = await consumer.read(count, wait=1)
+        for each in failed[::2]:
+            await consumer.nack(each, delay=3_600)
+        for each in failed[1::2]:
+            await consumer.reject(each)
+
+
 class Operators:
     """Carries out the steps that are for operators. Every change that must be undone is undone, however often it fails.
 
@@ -68,8 +84,8 @@ class Operators:
         self._guests: dict[str, None] = {}
         self._undo: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {}
         self._filled = False
-        self._resharded: tuple[float, int] | None = None
-        """When the last reshard began, and to how many shards."""
+        self._resharded: dict[str, tuple[float, int]] = {}
+        """When the last reshard of a topic began, and to how many shards."""
 
     async def carry_out(self, step: Step) -> None:
         """One step; errors are the operator's, who gives up."""
@@ -80,18 +96,17 @@ class Operators:
             # The latter come from the judge's own client, when the server is away.
             return
 
-    def must_reshard_again(self) -> bool:
-        """Whether a server that was just killed may have lost a reshard."""
-        return self._resharded is not None and self._resharded[0] > now() - LOST_S
+    def lost_reshards(self) -> list[str]:
+        """The topics whose last reshard a server that was just killed may have lost."""
+        return [topic for topic, (began, _) in self._resharded.items() if began > now() - LOST_S]
 
-    async def reshard_again(self) -> None:
+    async def reshard_again(self, topic: str) -> None:
         """As docs/scaling.md says: the same command with the same number, as soon as the server is back."""
-        assert self._resharded
-        _, shards = self._resharded
+        _, shards = self._resharded[topic]
         async with _connected() as admin:
             while True:
                 try:
-                    await admin.reshard(RESHARDED, shards)
+                    await admin.reshard(topic, shards)
                 except InvalidInput:
                     return
                 except LisaError:
@@ -115,8 +130,8 @@ class Operators:
         facts = step.facts
         match step.what:
             case "reshard":
-                self._resharded = now(), facts["shards"]
-                await admin.reshard(RESHARDED, facts["shards"])
+                self._resharded[facts["topic"]] = now(), facts["shards"]
+                await admin.reshard(facts["topic"], facts["shards"])
             case "pause":
                 await self._meanwhile(admin, METERED, {"paused": True}, {"paused": False}, facts["seconds"])
             case "limit":
@@ -126,10 +141,12 @@ class Operators:
                 await admin.set_policy(facts["topic"], backoff_base_ms=facts["backoff_base_ms"])
             case "replay" | "purge":
                 await self._ask(admin, step.what, facts["topic"])
+            case "abort":
+                await self._abort(admin, facts["topic"])
             case "repair":
                 await admin.check(facts["topic"], repair=True)
             case "guest":
-                await self._visit(admin, f"guest-{step.number}", facts["stay_s"])
+                await self._visit(admin, f"guest-{step.number}", facts["stay_s"], fails=facts["fails"])
             case "drop":
                 await self._fill_and_drop(admin, facts["seconds"])
 
@@ -154,12 +171,27 @@ class Operators:
             for op in ops:
                 recorder.write(Told(now(), op, "ok", [["done"]]))
 
-    async def _visit(self, admin: AsyncAdmin, guest: str, stay_s: float) -> None:
+    async def _abort(self, admin: AsyncAdmin, topic: str) -> None:
+        """Aborts a message that a consumer has, as soon as there is one."""
+        recorder = self._room.recorder
+        for _ in range(_LOOKS):
+            page = await admin.messages(topic, State.DELIVERED, limit=1)
+            if page.messages:
+                op, id = recorder.op(), page.messages[0].id
+                recorder.write(Asked(now(), op, "abort", topic, id))
+                outcome = await admin.abort(topic, id)
+                recorder.write(Told(now(), op, "ok", [[str(outcome)]]))
+                return
+            await asyncio.sleep(0.1)
+
+    async def _visit(self, admin: AsyncAdmin, guest: str, stay_s: float, *, fails: int) -> None:
         self._guests[guest] = None
         await admin.create_group(RESHARDED, guest)
         since = now()
         await asyncio.sleep(stay_s)
         self._room.recorder.write(Visit(now(), since, RESHARDED, guest, owed_to(self._room, RESHARDED, guest)))
+        if fails:
+            await _fail(guest, fails)
         await admin.drop_group(RESHARDED, guest, force=True)
 
     async def _fill_and_drop(self, admin: AsyncAdmin, seconds: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from chaos.topics import GROUPS, KEYED, LOADED, METERED, RESHARDED, RETURNED
 from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS
 from simulation.strikes import FATES
+from simulation.ticks import TICKS
 
 __all__ = ["LIGHT_SETTINGS", "Cast", "Plan", "Step", "audited", "draw", "names_of"]
 
@@ -25,16 +26,20 @@ _PLANS = {
     "hang": 2,
     "failall": 4,
     "die": 2,
+    "hold": 2,
 }
 """What a handler does with a message, by weight."""
 
 _SENDS = {"send": 60, "batch": 5, "again": 12, "cancel": 12, "reschedule": 8}
 
 _STRUCK = {
-    "worker": ("ack", "nack", "reclaim", "release", "fetch", "extend", "xreadgroup", "join", "discard", "xclaim"),
+    "worker": (
+        *("ack", "nack", "reclaim", "release", "fetch", "extend", "xreadgroup", "join", "discard", "xclaim"),
+        "shut_door",
+    ),
     "manager": (
         *("promote", "reclaim", "sweep", "trim", "send", "purge", "tick", "tidy_slots", "close_shard", "set_door"),
-        *("reserve", "publish", "unmark", "xreadgroup"),
+        *("leave", "adopt", "publish", "unmark", "xreadgroup"),
     ),
     "linker": ("follow", "follow", "ack", "nack", "fetch", "extend", "xreadgroup"),
     "producer": ("send", "send", "send", "replace", "cancel", "reschedule", "hget", "close_shard"),
@@ -50,6 +55,7 @@ _STRUCK = {
         "purge",
         "repair",
         "drop",
+        "abort",
     ),
 }
 """The calls that a fault is aimed at, by the role of the program. Most calls of an idle program matter little."""
@@ -74,6 +80,7 @@ _FAULTS = {
     "change the backoff": 2,
     "replay": 4,
     "purge": 3,
+    "abort": 5,
     "repair": 4,
     "guest": 4,
     "drop": 1,
@@ -314,6 +321,11 @@ def _only(topic: str, more: Callable[[random.Random], dict[str, Any]]) -> Callab
     return lambda dice, cast: {"topic": topic} | more(dice) if topic in cast.topics else None
 
 
+def _reshard(dice: random.Random, cast: Cast) -> dict[str, Any] | None:
+    topics = [*({RESHARDED} & {*cast.topics}), *([TICKS] if cast.ticks else ())]
+    return {"topic": dice.choice(topics), "shards": dice.choice((1, 2, 3, 5))} if topics else None
+
+
 _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
     "strike": _strike,
     "kill": lambda dice, cast: {"program": _program(dice, cast), "down_s": dice.choice((0.02, dice.uniform(0, 8)))},
@@ -341,7 +353,7 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
         "program": _program(dice, cast),
         "by_ms": dice.choice((-1, 1)) * dice.choice((500, dice.randint(1_000, 60_000), 3_600_000)),
     },
-    "reshard": _only(RESHARDED, lambda dice: {"shards": dice.choice((1, 2, 3, 5))}),
+    "reshard": _reshard,
     "pause": _only(METERED, lambda dice: {"seconds": dice.uniform(0.5, 4)}),
     "limit": _only(
         "orders",
@@ -358,7 +370,8 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
     },
     "replay": lambda dice, cast: {"topic": dice.choice(cast.topics)},
     "purge": lambda dice, cast: {"topic": dice.choice(cast.topics)},
+    "abort": lambda dice, cast: {"topic": dice.choice(cast.topics)},
     "repair": lambda dice, cast: {"topic": dice.choice(audited(cast))},
-    "guest": _only(RESHARDED, lambda dice: {"stay_s": dice.uniform(0.2, 6)}),
+    "guest": _only(RESHARDED, lambda dice: {"stay_s": dice.uniform(0.2, 6), "fails": dice.choice((0, 1, 2, 20))}),
     "drop": lambda dice, _: {"seconds": dice.uniform(0.2, 3)},
 }

@@ -207,6 +207,48 @@ _ALL = (
         "    redis.call('ZREM', retry, unpack(copies))\n",
         "",
     ),
+    Plant(
+        "a tombstone outlives a clock that is set back",
+        "A chain ends the tombstone of another group's ack at the moment of its own ack.",
+        "lua/follow.lua",
+        "'XX', 0, id)",
+        "'XX', now, id)",
+    ),
+    Plant(
+        "an abort keeps the delivery",
+        "A message that an operator has aborted is a dead letter, and still delivered.",
+        "lua/abort.lua",
+        "  redis.call('XACK', ready, place.group, place.entry)\n",
+        "",
+    ),
+    Plant(
+        "an ack undoes an abort",
+        "An ack of a delivery that an operator has aborted ends its dead letter.",
+        "lua/include/judge.lua",
+        "failure.entry == entry and failure.reason ~= 'aborted'",
+        "failure.entry == entry",
+    ),
+    Plant(
+        "a group drop leaves dead letters",
+        "The retries and dead letters of a dropped group are known as its own still.",
+        "lua/end_copies.lua",
+        "  if is_known and is_current(group, id) then\n",
+        "  if false then\n",
+    ),
+    Plant(
+        "a held topic sends on",
+        "A promotion does not mind that a handler holds its topic back.",
+        "lua/include/limit_room.lua",
+        "  elseif limits.shut and limits.shut > moment then\n",
+        "  elseif false then\n",
+    ),
+    Plant(
+        "a move of schedules loses the tick ahead",
+        "A schedule that moves to other shards takes its next message back, and sends it no more.",
+        "lua/leave.lua",
+        "      mark.last, mark.due = mark.base, 0\n",
+        "      mark.due = 0\n",
+    ),
 )
 
 PLANTED = {plant.name: plant for plant in _ALL}

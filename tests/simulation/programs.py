@@ -15,21 +15,20 @@ from chaos.recording import NOT_DONE, RecordingCore, recorded
 from chaos.sending import Sends, options_of
 from chaos.topics import PREFIX
 from lisa_common.errors import LisaError
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings
+from simulation.holds import Hold, HoldingCore
 from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS, Links, NotingCore
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.notebook import Notebook
 from simulation.plan import LIGHT_SETTINGS, Cast, Step
+from simulation.ticks import TICKS
 
-__all__ = ["TICKS", "URL", "Programs"]
+__all__ = ["URL", "Programs"]
 
 URL = "redis://server:6379"
-TICKS = "ticks"
-"""The topic of the schedule."""
-
 _TIMEOUT_S = 2.0
 """Of every program, so that a silent connection is noticed within a short run."""
 _PATIENCE_S = 4.0
@@ -62,9 +61,12 @@ class Programs:
         """How many of these sends may still be on their way."""
         self._changed: set[tuple[str, str | None]] = set()
         """Ids that somebody asked to cancel or to reschedule."""
+        self._held_back: set[tuple[str, str]] = set()
+        """Groups and messages whose handlers have held their topic back."""
+        self.holds: list[Hold] = []
         self.links = Links()
         self.ticks: list[tuple[str, str]] = []
-        """The tick and the message id of each delivery of the schedule's topic."""
+        """The tick and the message, by id and shard, of each delivery of the schedule's topic."""
 
     def main(self, name: str, life: int) -> Main:
         """The main function of a program, by its name, such as `worker-billing-0`; `life` counts its starts."""
@@ -177,7 +179,7 @@ class Programs:
     def _worker(self, group: str) -> Worker:
         worker = Worker(group, settings=_WORKER)
         # As in the chaos suite: the history needs what the worker reads and settles, with the times.
-        worker._core = RecordingCore(PREFIX, group, None, self._history)
+        worker._core = HoldingCore(PREFIX, group, self._history, self.holds)
 
         @worker.on(*self._cast.topics, timeout=_HANDLER_S)
         async def handle(delivery: Delivery) -> None:
@@ -192,7 +194,7 @@ class Programs:
 
         @worker.on(TICKS)
         async def tick(delivery: Delivery) -> None:
-            self.ticks.append((delivery.headers["lisa-tick"], delivery.id))
+            self.ticks.append((delivery.headers["lisa-tick"], f"{delivery.id} in {delivery.shard!r}"))
 
         return worker
 
@@ -212,6 +214,9 @@ class Programs:
                 raise RuntimeError("as told, for ever")
             case "reject":
                 raise Reject("as told")
+            case "hold" if (held := (delivery.group, delivery.id)) not in self._held_back:
+                self._held_back.add(held)
+                raise RateLimited(1.5)
             case "die" if attempt == 1:
                 self._history.write(Fault(now() + 1.0, now(), CRASH))
                 self._loop.kill(PROGRAM.get())

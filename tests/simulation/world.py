@@ -26,14 +26,14 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, dropped_key, schedules_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from simulation import ticks
+from simulation import holds, ticks
 from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
 from simulation.operators import PERIOD_MS, WINDOW_MS, Operators, prepare
 from simulation.plan import Plan, Step, audited, names_of
-from simulation.programs import TICKS, Programs
+from simulation.programs import Programs
 from simulation.server import Server
 from simulation.story import tell
 from simulation.strikes import Strike
@@ -51,7 +51,7 @@ _TRACES_S = 3.0
 
 _BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "end"))
 _BY_OPERATOR = frozenset(
-    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "repair", "guest", "drop"),
+    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "abort", "repair", "guest", "drop"),
 )
 
 
@@ -260,10 +260,10 @@ class World:
         self._programs.links.outages.append(now())
         self.server.kill(loss_s)
         self.network.cut_all()
-        if self._operators.must_reshard_again():
+        for topic in self._operators.lost_reshards():
             self._agains += 1
-            self._tell("an operator will reshard again, because the server may have lost it")
-            self._start_operator(f"operator-again-{self._agains}", self._operators.reshard_again())
+            self._tell(f"an operator will reshard {topic} again, because the server may have lost it")
+            self._start_operator(f"operator-again-{self._agains}", self._operators.reshard_again(topic))
 
     def _start_server(self) -> None:
         if not self.server.runs:
@@ -382,7 +382,7 @@ class World:
 
     def _allowed(self) -> list[bytes]:
         """Keys of the schedule, and of topics that were dropped less than a minute ago."""
-        own = [key for key in self.admin.scan_iter(count=1_000) if b"{" + TICKS.encode() + b"}" in key]
+        own = [key for key in self.admin.scan_iter(count=1_000) if b"{" + ticks.TICKS.encode() in key]
         return [*own, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
 
     def judge(self) -> Outcome:
@@ -393,7 +393,9 @@ class World:
         events = sorted(self.recorder.events, key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
         if self.plan.cast.ticks:
-            ticks.judge(verdict, self._programs.ticks, PERIOD_MS)
+            ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS)
+        if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
+            holds.judge(verdict, self._programs.holds, events)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
         self._programs.links.judge(verdict, self.plan.cast.linkers, lasts)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]

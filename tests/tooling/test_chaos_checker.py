@@ -263,6 +263,13 @@ def twice_replayed_once(run: Run) -> None:
     run.ack(17, entries[2])
 
 
+def aborted_acked(run: Run) -> None:
+    """An ack counts after an abort that returned."""
+    place = run.read(2)
+    run.ask(3, "abort", "aborted")
+    run.ack(4, place)
+
+
 def cancelled_delivered(run: Run) -> None:
     """Read after a cancel that returned."""
     run.ask(2, "cancel", "cancelled")
@@ -409,6 +416,7 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({6}, two_bodies),
     ({7}, too_often),
     ({3}, twice_replayed_once),
+    ({8}, aborted_acked),
     ({8}, cancelled_delivered),
     ({8}, expired_delivered),
     ({10}, other_body),
