@@ -59,7 +59,7 @@ def test_a_manager_whose_clock_is_set_back_goes_on(pool: Pool) -> None:
 
 @pytest.mark.slow
 def test_a_chain_leaves_no_tombstone_for_a_clock_that_is_set_back(pool: Pool) -> None:
-    """What another group's ack had left was to end at the moment of the ack: an hour later, for a clock set back by one."""
+    """A tombstone of another group's ack ended at the moment of the chain: too late, for a clock set back meanwhile."""
     chain = {"by": 0, "topic": "chains", "id": "chain-99", "last": 8, "delay_ms": 1_500, "takes_s": 0.01}
     steps = [(1.0, "chain", chain), (5.0, "server's clock steps", {"by_ms": -3_600_000})]
     answer = pool.play("1", 12.0, calm=True, cast={"managers": 1, "linkers": ["linkers", "watchers"]}, more=steps)
