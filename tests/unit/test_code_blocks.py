@@ -115,7 +115,6 @@ NOT_RUN = {
     "docs/operations.md": {"$ lisa-manager garbage summary": _SAMPLE, "$ lisa-manager worker list": _SAMPLE},
     "docs/sentinel-and-cluster.md": {"export LISA_REDIS_URL": _SETTINGS, "[address_map]": _SETTINGS},
     "docs/settings.md": {'redis_url = "redis://:secret': _SETTINGS},
-    "docs/spark-gallery.md": {"ids = spark": "docs/spark.md runs a cancel with outcomes"},
     "docs/spark.md": {
         "PYSPARK_PYTHON": "tests/support/spark_connect.py starts a server",
         "spark = SparkSession": "tests/spark/test_connect.py has clients",
