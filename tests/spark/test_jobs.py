@@ -1,6 +1,7 @@
 """Jobs as users write them: SQL, other names of columns, operations on tables and streams, what a query remembers."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +211,16 @@ def test_a_query_remembers_its_batches(
         query.stop()
         return query
 
+    def await_counts(**expected: int) -> None:
+        # A listener is told later, and reads what the last write of a batch has stored.
+        with suppress(AssertionError):
+            wait_until(lambda: listener.written.get(str(query.id)) == expected)
+        assert listener.written == {str(query.id): expected}
+
     try:
         query = run()
         assert topic.waiting == 50
+        await_counts(rows=50, sent=50, duplicates=0, bad=0)
         for row in topic.table().select("id").collect():
             producer.cancel(topic.keys.topic, row.id)
         for lost in (checkpoint / "commits").glob("*0*"):
@@ -220,13 +228,11 @@ def test_a_query_remembers_its_batches(
         run()
         assert topic.waiting == 0
         assert ": 50 rows, 0 sent, 50 duplicates, 0 bad, " in topic.told()[-1]
+        await_counts(rows=100, sent=50, duplicates=50, bad=0)
         arriving(50, 60)
         run()
         assert topic.waiting == 10
-        expected = {"rows": 110, "sent": 60, "duplicates": 50, "bad": 0}
-        wait_until(
-            lambda: dict(listener.written.get(str(query.id), {})) == expected, what="the listener to have counted"
-        )
+        await_counts(rows=110, sent=60, duplicates=50, bad=0)
     finally:
         topic.spark.streams.removeListener(listener)
     assert topic.client.ttl(topic.keys.query(f"{query.id}/0")) > 29 * 86_400
