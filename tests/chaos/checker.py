@@ -179,11 +179,13 @@ class _Judge:
 
         Of several groups, some may not have had it yet.
         """
-        for ask in story.asked("abort") if len(self._groups_of(story)) == 1 else ():
+        if len(self._groups_of(story)) != 1:
+            return
+        times = [each.since for each in story.deliveries]
+        times += [ack.since for each in story.deliveries for ack in each.settles if ack.outcome in ("acked", "late")]
+        for ask in story.asked("abort"):
             replayed = any(each.until > ask.since for each in story.asked("replay"))
             if ask.outcome == "aborted" and not replayed and not self._deliveries.rolled_back(ask.since, ask.until):
-                acks = [s for d in story.deliveries for s in d.settles if s.outcome in ("acked", "late")]
-                times = [*(each.since for each in story.deliveries), *(each.since for each in acks)]
                 later = [at for at in times if at > ask.until]
                 self._verdict.check(8, not later, f"{story.name}: delivered or acked at {later}, after its abort")
 

@@ -5,7 +5,7 @@ It shares no code with the product, but for reading messages.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.record import unpack_record
 from lisa_common.protocol.call import command
 
-__all__ = ["Sent", "Verdict", "judge", "read_messages"]
+__all__ = ["Sent", "Verdict", "judge", "read_messages", "tick_ms_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,11 @@ class Sent:
     tick_ms: int
     number: int
     ready_ms: int
+
+
+def tick_ms_of(headers: Mapping[str, str]) -> int:
+    """The tick of a schedule's message, in ms."""
+    return round(datetime.fromisoformat(headers["lisa-tick"]).timestamp() * 1000)
 
 
 def read_messages(url: str, prefix: str, topics: Sequence[str]) -> dict[str, list[Sent]]:
@@ -37,10 +42,9 @@ def read_messages(url: str, prefix: str, topics: Sequence[str]) -> dict[str, lis
                 for entry, values in entries:
                     id = values[1].decode()
                     record = unpack_record(connection.call(command("HGET", keys.of("messages"), id)))
-                    tick_ms = round(datetime.fromisoformat(record.headers["lisa-tick"]).timestamp() * 1000)
                     number = int(record.body.split()[1])
                     ready_ms = int(entry.split(b"-")[0])
-                    sent[record.headers["lisa-schedule"]].append(Sent(tick_ms, number, ready_ms))
+                    sent[record.headers["lisa-schedule"]].append(Sent(tick_ms_of(record.headers), number, ready_ms))
     return sent
 
 

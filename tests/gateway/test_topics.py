@@ -1,4 +1,4 @@
-"""What many requests need at once is asked for once."""
+"""Requests that need the same call of the server at the same moment share it."""
 
 import asyncio
 from collections import Counter

@@ -1,15 +1,15 @@
 """Promise 15, for handlers that hold their topic back: for so long nothing of it becomes ready."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chaos.history import Clock, Event, Outage, Read, Recorder, now
+from chaos.history import Clock, Event, Read, Recorder, now
 from chaos.recording import RecordingCore
 from chaos.timeline import Timeline
 from chaos.verdict import Verdict
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
-from simulation.links import LOST_S
+from simulation.links import may_be_lost
 
 __all__ = ["Hold", "HoldingCore", "judge"]
 
@@ -29,7 +29,7 @@ class Hold:
 
 
 class HoldingCore(RecordingCore):
-    """Does the work of a consumer, and notes it, and for which topics it asks to be held back."""
+    """Records what a consumer does, and notes each topic that it asks to hold back."""
 
     def __init__(self, prefix: str, group: str, recorder: Recorder, holds: list[Hold]) -> None:
         super().__init__(prefix, group, None, recorder)
@@ -47,21 +47,19 @@ class HoldingCore(RecordingCore):
         return released
 
 
-def judge(verdict: Verdict, holds: Sequence[Hold], history: Iterable[Event]) -> None:
+def judge(verdict: Verdict, holds: Sequence[Hold], events: Sequence[Event], outages: Sequence[float]) -> None:
     """Judges a run in which the server's clock was not set back: ids of entries tell when they were made.
 
-    A server that dies may lose the hold.
+    A server that died, at `outages`, may have lost the hold.
     """
-    events = list(history)
     timeline = Timeline([event for event in events if isinstance(event, Clock)])
-    outages = [event.at for event in events if isinstance(event, Outage)]
     made = {
         (taken.topic, taken.shard, taken.entry) for event in events if isinstance(event, Read) for taken in event.taken
     }
     for hold in holds:
         low = timeline.at_most(hold.since, hold.until) + _SLACK_MS
         high = timeline.at_least(hold.since, hold.until) + hold.ms - _SLACK_MS
-        if any(hold.since < outage < hold.until + hold.ms / 1000 + LOST_S for outage in outages):
+        if may_be_lost(outages, hold.since, hold.until + hold.ms / 1000):
             continue
         held = [place for place in made if place[0] == hold.topic and place[1] in hold.shards]
         early = [place for place in held if low < int(place[2].partition("-")[0]) < high]

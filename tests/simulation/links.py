@@ -17,7 +17,7 @@ from chaos.verdict import Verdict
 from lisa_common.model.delivery import Delivery, entry_place
 from lisa_common.model.policy import Policy
 
-__all__ = ["CHAINS", "DRAFTS", "LINKED", "LINKERS", "LOST_S", "Ask", "Links", "NotingCore"]
+__all__ = ["CHAINS", "DRAFTS", "LINKED", "LINKERS", "LOST_S", "Ask", "Links", "NotingCore", "may_be_lost"]
 
 CHAINS, DRAFTS = "chains", "drafts"
 
@@ -63,13 +63,18 @@ class Seen:
     since: float
 
 
+def may_be_lost(outages: Sequence[float], since: float, until: float) -> bool:
+    """Whether a server that died at one of these moments may have lost what was done in between."""
+    return any(since < outage < until + LOST_S for outage in outages)
+
+
 class Links:
-    """What was asked for, what was delivered, and when the server died."""
+    """What was asked for, and what was delivered."""
 
     def __init__(self) -> None:
         self._asks = defaultdict[tuple[str, str], list[Ask]](list)
         self._seen = defaultdict[tuple[str, str], list[Seen]](list)
-        self.outages: list[float] = []
+        self._outages: Sequence[float] = ()
 
     def ask(self, topic: str, id: str, number: int | None) -> Ask:
         """Notes a request; its end is `Ask.end`."""
@@ -83,8 +88,14 @@ class Links:
         seen = Seen(delivery.topic, delivery.id, number, delivery.group, delivery.entry.entry, since)
         self._seen[delivery.topic, delivery.id].append(seen)
 
-    def judge(self, verdict: Verdict, groups: Sequence[str], lasts: Mapping[str, int]) -> None:
-        """Judges all chains and drafts of a run that is drained; `lasts` has the last number of each chain."""
+    def judge(
+        self, verdict: Verdict, groups: Sequence[str], lasts: Mapping[str, int], outages: Sequence[float]
+    ) -> None:
+        """Judges all chains and drafts of a run that is drained, whose server died at `outages`.
+
+        `lasts` has the last number of each chain.
+        """
+        self._outages = outages
         for (topic, id), asks in self._asks.items():
             seen = self._seen[topic, id]
             self._judge_cancels(verdict, asks, seen)
@@ -95,15 +106,11 @@ class Links:
                 own = [each for each in seen if each.group == group]
                 self._judge_chain(verdict, asks, own, lasts[id], f"{topic}/{id} in group {group}")
 
-    def _may_be_lost(self, since: float, until: float) -> bool:
-        """Whether a server that died may have lost what was done in between."""
-        return any(since < outage < until + LOST_S for outage in self.outages)
-
     def _judge_cancels(self, verdict: Verdict, asks: Sequence[Ask], seen: Sequence[Seen]) -> None:
         """Promises 8 and 9: nothing is delivered after a cancel, also nothing that follows; it finds what comes."""
         sent = min((ask.until for ask in asks if ask.outcome in _STORED), default=math.inf)
         for ask in asks:
-            if ask.number is not None or self._may_be_lost(ask.since, ask.until):
+            if ask.number is not None or may_be_lost(self._outages, ask.since, ask.until):
                 continue
             later = [each for each in seen if each.since > ask.until]
             name = f"{ask.topic}/{ask.id}"
@@ -118,9 +125,9 @@ class Links:
         for one, other in pairwise(sorted(seen, key=lambda each: entry_place(each.entry))):
             in_turn = other.number - one.number in (0, 1)
             first, second = sorted((one.since, other.since))
-            excused = in_turn or self._may_be_lost(first, second)
+            excused = in_turn or may_be_lost(self._outages, first, second)
             verdict.check(3, excused, f"{name}: link {other.number} was delivered after {one.number}")
-        sent = [ask for ask in asks if ask.outcome in _STORED and not self._may_be_lost(ask.since, ask.until)]
+        sent = [ask for ask in asks if ask.outcome in _STORED and not may_be_lost(self._outages, ask.since, ask.until)]
         if sent and len(asks) == 1:
             numbers = sorted({each.number for each in seen})
             verdict.check(2, numbers == list(range(last + 1)), f"{name}: of {last + 1} links came {numbers}")
@@ -133,7 +140,7 @@ class Links:
         for ask in sends:
             failed = ask.outcome == "failed" and ask.number in came
             verdict.check(6, not failed, f"{name}: draft {ask.number} failed, but was delivered")
-            if ask.outcome not in _STORED or self._may_be_lost(ask.since, ask.until):
+            if ask.outcome not in _STORED or may_be_lost(self._outages, ask.since, ask.until):
                 continue
             former = {each.number for each in sends if each.until < ask.since}
             late = [each for each in seen if each.number in former and each.since > ask.until]

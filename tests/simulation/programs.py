@@ -12,6 +12,7 @@ from chaos.kinds import CRASH
 from chaos.load import Plan as Body
 from chaos.load import plan_of, sending_of
 from chaos.recording import NOT_DONE, RecordingCore, recorded
+from chaos.schedule_verdict import tick_ms_of
 from chaos.sending import Sends, options_of
 from chaos.topics import PREFIX
 from lisa_common.errors import LisaError
@@ -65,8 +66,8 @@ class Programs:
         """Groups and messages whose handlers have held their topic back."""
         self.holds: list[Hold] = []
         self.links = Links()
-        self.ticks: list[tuple[str, str]] = []
-        """The tick and the message, by id and shard, of each delivery of the schedule's topic."""
+        self.ticks: list[tuple[int, str]] = []
+        """The tick in ms and the message, by id and shard, of each delivery of the schedule's topic."""
 
     def main(self, name: str, life: int) -> Main:
         """The main function of a program, by its name, such as `worker-billing-0`; `life` counts its starts."""
@@ -194,7 +195,7 @@ class Programs:
 
         @worker.on(TICKS)
         async def tick(delivery: Delivery) -> None:
-            self.ticks.append((delivery.headers["lisa-tick"], f"{delivery.id} in {delivery.shard!r}"))
+            self.ticks.append((tick_ms_of(delivery.headers), f"{delivery.id} in {delivery.shard!r}"))
 
         return worker
 

@@ -257,7 +257,6 @@ class World:
 
     def _kill_server(self, loss_s: float) -> None:
         self.recorder.write(Outage(now()))
-        self._programs.links.outages.append(now())
         self.server.kill(loss_s)
         self.network.cut_all()
         for topic in self._operators.lost_reshards():
@@ -392,12 +391,13 @@ class World:
         topics = {name: replace(all_topics[name], groups=groups) for name in self.plan.cast.topics}
         events = sorted(self.recorder.events, key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
+        outages = [event.at for event in events if isinstance(event, Outage)]
         if self.plan.cast.ticks:
             ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
-            holds.judge(verdict, self._programs.holds, events)
+            holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
-        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts)
+        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
         outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]

@@ -212,7 +212,8 @@ def test_a_query_remembers_its_batches(
         return query
 
     def await_counts(**expected: int) -> None:
-        # A listener is told later, and reads what the last write of a batch has stored.
+        # A listener is told later, and reads what the last write of a batch has stored. If it never counts this, the
+        # assertion shows what it did count.
         with suppress(AssertionError):
             wait_until(lambda: listener.written.get(str(query.id)) == expected)
         assert listener.written == {str(query.id): expected}
