@@ -15,6 +15,8 @@ __all__ = ["note", "worker"]
 
 worker = Worker(os.environ.get("LISA_TEST_GROUP", "billing"))
 _journal = os.open(os.environ["LISA_TEST_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+# A kill may cut a write where a page of the file ends: a line whose length divides a page crosses none.
+_LINE = 256
 _hold = Path(os.environ["LISA_TEST_HOLD"])
 
 
@@ -28,8 +30,9 @@ def note(what: str, delivery: Delivery) -> None:
         "lag_ms": int(entry_ms) - delivery.due_ms,
         "process": os.getpid(),
     }
-    # One write for each line: a process that is killed leaves whole lines.
-    os.write(_journal, json.dumps(line).encode() + b"\n")
+    text = json.dumps(line).encode().ljust(_LINE - 1) + b"\n"
+    assert len(text) == _LINE, text
+    os.write(_journal, text)
 
 
 @worker.on(*os.environ["LISA_TEST_TOPICS"].split())
