@@ -15,11 +15,12 @@
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] limit      number  at most so many of each set
 -- ARGV[3] dues       number  1 to also return the due times of promoted messages
--- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, why due messages did not pass the door: 0 if
+-- returns  { now us, number promoted, next due ms or -1, 1 if a batch was full, why due messages did not pass the door: 0 if
 --            none was held back, -1 if the topic is paused, -2 if too many are in flight, or the time in ms to come again,
 --            due ms, how many, ... }
 --@include clock, wake
-local now = clock(now_ms)
+local exact_now = exact_clock(now_ms)
+local now = math.floor(exact_now)
 
 -- At most so many of each set may pass. `passing` stays nil where the door is open.
 local is_known, passing, why_held = false, nil, nil
@@ -95,7 +96,7 @@ local function put_back(zset, due, from, refusal)
 end
 
 -- Neighbours are often due in the same millisecond.
-local reply = { now, 0, 0, 0, 0 }
+local reply = { math.floor(exact_now * 1000), 0, 0, 0, 0 }
 local function count_due(due, count)
   if dues == 1 then
     local last = #reply

@@ -19,7 +19,7 @@
 -- ARGV[2] window     number  how long the ids stay known, in ms; 0 for not at all
 -- ARGV[3...] copy, died_ms per dead letter; died_ms is empty for any time
 -- returns  { number of dead letters done, from the first on, number that were there }
---@include dead, died, groups, withdrawn
+--@include clock, dead, died, groups
 local copies, died_at = {}, {}
 for i = 3, #ARGV, 2 do
   copies[#copies + 1] = ARGV[i]

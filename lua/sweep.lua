@@ -20,7 +20,7 @@
 -- ARGV[4] channel    text    where managers listen
 -- ARGV[5] topic      text    the topic, for the wake
 -- returns  { number expired, ids forgotten, garbage aged out, 1 if there may be more now, ms until there is more to do or -1 }
---@include all_groups, budget, clock, dead, door, fail, failure, places, record, unindex, wake, wake_unparked, withdrawn
+--@include all_groups, budget, clock, dead, door, fail, failure, places, record, unindex, wake, wake_unparked
 local now = clock(now_ms)
 local is_full = false
 -- Includes the writes for a dead letter or for a dropped message.

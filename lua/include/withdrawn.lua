@@ -2,12 +2,7 @@
 -- due time, so that they may end sooner than their producers expect. These may have lost the reply, and repeat the send. A
 -- new send of the id is not affected.
 -- Needs the key: finished.
-
--- The time to the microsecond: a message may be cancelled within the millisecond in which it was stored.
-local function exact_clock(given)
-  local time = given == '' and redis.call('TIME')
-  return time and time[1] * 1000 + time[2] / 1000 or tonumber(given)
-end
+--@include clock
 
 -- Producers repeat a send for less than this, unless their patience is longer.
 local REPEATED_MS = 60000

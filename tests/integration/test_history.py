@@ -150,7 +150,7 @@ async def test_samples_are_written_though_the_registry_cannot_be_read(turns: Tur
 
 async def test_each_message_of_a_moment_counts(turns: Turns) -> None:
     """Messages that were due at the same time are counted one by one in events, history and metrics."""
-    promoted = Promoted(1_000, 4, None, more=False, dues=((970, 3), (1_010, 1)))
+    promoted = Promoted(1_000_000, 4, None, more=False, dues=((970, 3), (1_010, 1)))
     turns.reporter.note_promoted("topic-00", promoted)
     assert promoted.dues_ms == [970, 970, 970, 1_010]
     assert await turns.events() == {"topic-00": TopicEvents(ready=4, late_ms=90, latest_ms=30)}

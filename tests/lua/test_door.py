@@ -42,7 +42,7 @@ def test_paused(queue: Queue, wakes: Wakes) -> None:
     queue.release(held[1])
     assert queue.replay("g/rejected") == ["replayed"]
     queue.advance(10)
-    assert queue.promote() == Promoted(queue.now_ms, 0, EPOCH_MS, more=False, held=PAUSED)
+    assert queue.promote() == Promoted(queue.now_ms * 1000, 0, EPOCH_MS, more=False, held=PAUSED)
     assert queue.contents().ready_ids == before
     assert [delivery.id for delivery in queue.read("g")] == ["read later"]
     assert queue.ack(ready) == ["acked"]

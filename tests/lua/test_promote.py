@@ -17,10 +17,10 @@ def test_never_early(queue: Queue) -> None:
     """A message is promoted in the millisecond it is due, not before (promise 1), whatever its priority."""
     queue.send_all([outgoing("a", due="+500"), outgoing("p", due="+500", priority=255)])
     queue.advance(499)
-    assert queue.promote() == Promoted(EPOCH_MS + 499, 0, EPOCH_MS + 500, more=False)
+    assert queue.promote() == Promoted((EPOCH_MS + 499) * 1000, 0, EPOCH_MS + 500, more=False)
     assert queue.contents().stream == {}
     queue.advance(1)
-    assert queue.promote() == Promoted(EPOCH_MS + 500, 2, None, more=False)
+    assert queue.promote() == Promoted((EPOCH_MS + 500) * 1000, 2, None, more=False)
     contents = queue.contents()
     assert contents.waiting == {}
     assert contents.stream.popitem()[1] == {"id": "a", "due": str(EPOCH_MS + 500), "n": "1"}
@@ -32,7 +32,7 @@ def test_the_next_due_time(queue: Queue) -> None:
     queue.send("last", due="+9", priority=1)
     for after_ms, promoted, next_ms in ((1, 1, 2), (3, 2, 5), (5, 1, 9)):
         queue.advance(EPOCH_MS + after_ms - queue.now_ms)
-        assert queue.promote() == Promoted(EPOCH_MS + after_ms, promoted, EPOCH_MS + next_ms, more=False)
+        assert queue.promote() == Promoted((EPOCH_MS + after_ms) * 1000, promoted, EPOCH_MS + next_ms, more=False)
 
 
 def test_order_is_due_time_then_priority(queue: Queue) -> None:
@@ -55,9 +55,9 @@ def test_batches(queue: Queue) -> None:
     """At most `limit` of each set; a full batch says that there may be more."""
     queue.send_all([outgoing(f"{n}", due=f"+{n}") for n in range(1, 6)])
     queue.advance(4)
-    assert queue.promote(limit=2) == Promoted(queue.now_ms, 2, EPOCH_MS + 3, more=True)
-    assert queue.promote(limit=2) == Promoted(queue.now_ms, 2, EPOCH_MS + 5, more=True)
-    assert queue.promote(limit=2) == Promoted(queue.now_ms, 0, EPOCH_MS + 5, more=False)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms * 1000, 2, EPOCH_MS + 3, more=True)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms * 1000, 2, EPOCH_MS + 5, more=True)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms * 1000, 0, EPOCH_MS + 5, more=False)
 
 
 @pytest.mark.parametrize("priority", [0, 7])
@@ -122,8 +122,8 @@ def test_both_sets_in_one_call(queue: Queue) -> None:
     queue.nack(*queue.read("g"), delay_ms=10)
     queue.send_all([outgoing("c", due="+10"), outgoing("d", due="+20")])
     queue.advance(10)
-    assert queue.promote(limit=1) == Promoted(queue.now_ms, 2, EPOCH_MS + 10, more=True)
-    assert queue.promote(limit=2) == Promoted(queue.now_ms, 1, EPOCH_MS + 20, more=False)
+    assert queue.promote(limit=1) == Promoted(queue.now_ms * 1000, 2, EPOCH_MS + 10, more=True)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms * 1000, 1, EPOCH_MS + 20, more=False)
 
 
 def test_owed_is_written_for_two_groups(queue: Queue) -> None:
@@ -152,7 +152,7 @@ def test_retry_without_a_failure(queue: Queue) -> None:
 
 def test_nothing_there(queue: Queue) -> None:
     """A topic without keys has nothing to promote, and gets no keys by that."""
-    assert queue.promote() == Promoted(EPOCH_MS, 0, None, more=False)
+    assert queue.promote() == Promoted(EPOCH_MS * 1000, 0, None, more=False)
     assert queue.contents().left == []
     assert queue.contents().stream == {}
 
@@ -164,7 +164,7 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.nack(*queue.read("g"), delay_ms=5)
     queue.send_all([outgoing(f"w{n}", due="+5") for n in range(1_000)])
     queue.advance(5)
-    assert queue.promote(limit=1_000) == Promoted(queue.now_ms, 2_000, None, more=True)
+    assert queue.promote(limit=1_000) == Promoted(queue.now_ms * 1000, 2_000, None, more=True)
     assert len(queue.contents().stream) == 3_000
 
 

@@ -41,6 +41,7 @@ from lisa_manager.jobs.slot_keeper import SlotKeeper
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.jobs.trimmer import Trimmer
+from lisa_manager.precise_loop import precise_loop
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.server_checks import ANY_TOPIC, examine
 from lisa_manager.settings import ManagerSettings
@@ -85,7 +86,7 @@ def serve(settings: ManagerSettings, *, patience_s: float) -> None:
         with _observed(settings, manager.health):
             await manager.run(patience_s=patience_s)
 
-    run_signalled(main())
+    run_signalled(main(), loop_factory=precise_loop)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ class ServerClock:
         self._offsets: deque[float] = deque(maxlen=16)
         self._ahead_s = 0.0
 
-    def see(self, now_ms: int, moment: float) -> None:
+    def see(self, now_ms: float, moment: float) -> None:
         """Notes the server's time in a reply that arrived at that moment."""
         self._offsets.append(now_ms / 1000 - moment)
         self._ahead_s = max(self._offsets)

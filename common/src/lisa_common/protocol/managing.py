@@ -76,7 +76,8 @@ def abort(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[AbortOutcome]:
 class Promoted:
     """The result of one promotion of one shard."""
 
-    now_ms: int
+    now_us: int
+    """The server's time, in µs: a whole ms would have the next promotion up to 1 ms late."""
     count: int
     next_due_ms: int | None
     more: bool
@@ -86,6 +87,11 @@ class Promoted:
     held: int = 0
     """Why due messages did not pass the topic's door: `PAUSED`, `TOO_MANY_IN_FLIGHT`, or the time to come again, in ms
     of the server's clock; 0: none was held back."""
+
+    @property
+    def now_ms(self) -> int:
+        """The server's time, in ms."""
+        return self.now_us // 1000
 
     @property
     def dues_ms(self) -> list[int]:
@@ -98,13 +104,13 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = 
 
     def decode(reply: Any) -> Promoted:
         counts = rows(reply)
-        now, count, next_due, full, held = numbers(counts[:5], 5)
+        now_us, count, next_due, full, held = numbers(counts[:5], 5)
         times = [(whole_ms(due), number(count)) for due, count in pairs(counts[5:])]
         if sum(many for _, many in times) > 2 * limit:
             raise ValueError(f"a script must promote at most {limit} of each set")
         # A time before 1970 is not Lisa's.
         dues = tuple((due_ms, many) for due_ms, many in times if due_ms > 0)
-        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues, held)
+        return Promoted(now_us, count, next_due if next_due >= 0 else None, bool(full), dues, held)
 
     return script("promote", keys, decode=decode, now_ms=now_ms, limit=limit, dues=int(with_dues))
 

@@ -232,7 +232,7 @@ class Promoter:
         )
         now = self._table.clock()
         for shard, promoted in results:
-            self._clock_of(shard).see(promoted.now_ms, now)
+            self._clock_of(shard).see(promoted.now_us / 1000, now)
             self.promoted += promoted.count
             METRICS.count("lisa_promoted_total", by=promoted.count)
             if METRICS.on:
