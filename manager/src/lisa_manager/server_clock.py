@@ -4,26 +4,33 @@ from collections import deque
 
 __all__ = ["ServerClock"]
 
+_STEP_S = 1.0
+"""Someone has set a clock that differs by more from what was expected. A reply that was as slow looks alike, once."""
+
 
 class ServerClock:
-    """Maps the server's clock to the monotonic one, by the time in its latest replies.
+    """Tells what the server's clock will show when a call gets there, by the monotonic moment at which the call begins.
 
-    A reply takes a while to arrive, so its time is a little behind. The largest offset of recent replies is nearest.
+    So a call may begin before something is due, by the time that a call takes. The quickest of the latest calls counts:
+    the next one hardly gets there sooner.
     """
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=16)
         self._ahead_s = 0.0
 
-    def see(self, now_ms: float, moment: float) -> None:
-        """Notes the server's time in a reply that arrived at that moment."""
-        self._offsets.append(now_ms / 1000 - moment)
-        self._ahead_s = max(self._offsets)
+    def see(self, server_ms: float, began: float) -> None:
+        """Notes what the server's clock showed to a call that began at that moment."""
+        offset = server_ms / 1000 - began
+        if abs(offset - self._ahead_s) > _STEP_S:
+            self._offsets.clear()
+        self._offsets.append(offset)
+        self._ahead_s = min(self._offsets)
 
     def moment_of(self, server_ms: float) -> float:
-        """Returns the moment when the server's clock shows that time."""
+        """Returns when a call has to begin that is to get there at a time of the server's clock."""
         return server_ms / 1000 - self._ahead_s
 
     def ms_at(self, moment: float) -> int:
-        """Returns what the server's clock shows at a moment, in ms."""
+        """Returns what the server's clock will show, in ms, when a call that begins at a moment gets there."""
         return int((moment + self._ahead_s) * 1000)

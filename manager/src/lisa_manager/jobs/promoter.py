@@ -16,7 +16,6 @@ from lisa_common.model.keys import wake_channel
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
-from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.managing import Promoted
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
@@ -57,6 +56,14 @@ def _first_due(shard: WatchedShard, key: str) -> Call[float]:
 
 def _due_ms(reply: list[Any]) -> float:
     return whole_ms(reply[1]) if reply else math.inf
+
+
+def _exact_ms(reply: list[Any]) -> float:
+    seconds, us = reply
+    return int(seconds) * 1000 + int(us) / 1000
+
+
+_TIME: Call[float] = command("TIME", decode=_exact_ms)
 
 
 def _next_look_ms(shard: WatchedShard, promoted: Promoted) -> float:
@@ -212,12 +219,12 @@ class Promoter:
     async def _read_clocks(self, shards: Shards) -> None:
         shard_of = {self._node_of(shard): shard for shard in shards}
         # A call without a key goes to the node of the call before it.
-        calls = [call for shard in shard_of.values() for call in (_first_due(shard, "waiting"), server_time())]
+        calls = [call for shard in shard_of.values() for call in (_first_due(shard, "waiting"), _TIME)]
+        began = self._came_round
         times = (await self._connection.execute_each(calls))[1::2]
-        now = self._table.clock()
         for node, now_ms in zip(shard_of, times, strict=True):
             if not isinstance(now_ms, LisaError):
-                self._clocks[node].see(now_ms, now)
+                self._clocks[node].see(now_ms, began)
 
     def _node_of(self, shard: WatchedShard) -> object:
         return self._connection.node_of(shard.keys)
@@ -227,12 +234,13 @@ class Promoter:
 
     async def _promote(self, shards: Shards) -> None:
         limit = self._settings.promote_batch
+        began = self._came_round
         results = await self._batches.call_each(
             shards, lambda shard: managing.promote(shard.keys, limit=limit, with_dues=True)
         )
         now = self._table.clock()
         for shard, promoted in results:
-            self._clock_of(shard).see(promoted.now_us / 1000, now)
+            self._clock_of(shard).see(promoted.now_us / 1000, began)
             self.promoted += promoted.count
             METRICS.count("lisa_promoted_total", by=promoted.count)
             if METRICS.on:

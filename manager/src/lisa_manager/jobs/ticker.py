@@ -218,8 +218,9 @@ class Ticker:
                 self._take(topic, result)
         # A call without a key goes to the node of the call before it.
         asked: Call[int] = command("EXISTS", topics[-1].layout.shards[0].of("ticks"))
+        began = self._clock()
         _, now_ms = await self._connection.execute([asked, server_time()])
-        topics[0].group.clock.see(now_ms, self._clock())
+        topics[0].group.clock.see(now_ms, began)
 
     def _take(self, topic: _Topic, read: Mapping[str, _Watched | None]) -> None:
         """Takes in what was read."""
@@ -244,7 +245,8 @@ class Ticker:
 
     async def _send(self, group: _Group, page: Sequence[_Watched]) -> None:
         """Sends a page of ticks of each of some schedules of one group: one that catches up holds up no other."""
-        now_ms = group.clock.ms_at(self._clock())
+        began = self._clock()
+        now_ms = group.clock.ms_at(began)
         flows = [send_page(each.home, each.definition, each.mark, now_ms) for each in page]
         results = await self._connection.run(run_each(flows))
         _raise_of_server(results)
@@ -252,12 +254,12 @@ class Ticker:
             if isinstance(result, LisaError):
                 self._fail(each.tag, result)
             else:
-                self._note(each, result)
+                self._note(each, result, began)
 
-    def _note(self, each: _Watched, result: Ticked) -> None:
-        """Takes in what the server answered to ticks of a schedule."""
+    def _note(self, each: _Watched, result: Ticked, began: float) -> None:
+        """Takes in what the server answered to ticks of a schedule, which were sent from `began` on."""
         self._problems.resolve(f"schedule {each.tag}")
-        each.topic.group.clock.see(result.now_ms, self._clock())
+        each.topic.group.clock.see(result.now_ms, began)
         topic, name = each.topic.layout.topic, each.definition.schedule.name
         self.sent += result.sent
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
