@@ -66,6 +66,9 @@ _ASKING = "scripts"
 _SILENT_S = 5 * _SCRIPTS_S
 """After this long without an answer to that job, the manager is not ready."""
 
+_APART_S = 0.005
+"""How much later than another a turn of the same interval begins."""
+
 _STABLE_S = 10.0
 """A loop that has run for this long restarts with the shortest backoff again."""
 
@@ -256,6 +259,8 @@ class Manager:
             await asyncio.sleep(next_at - clock())
             for each in turns:
                 self._start(each)
+                # Together they would hold up what falls due meanwhile, and each would need a connection of its own.
+                await asyncio.sleep(min(_APART_S, seconds / len(turns) / 2))
             next_at = max(next_at + seconds, clock())
 
     def _start(self, turns: _Turns) -> None:
