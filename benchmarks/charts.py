@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.measurements import Ratios
 from benchmarks.report import figure
+from benchmarks.workloads.curve import RATES
 from benchmarks.workloads.growth import LEVELS
 
 __all__ = ["draw"]
@@ -21,7 +22,12 @@ def draw(ratios: Ratios, directory: Path) -> list[Path]:
     """Draws the charts for which there are results. Returns the files."""
     mpl.use("Agg")
     files = []
-    charts: dict[str, Callable[[Ratios], Figure]] = {"throughput": _throughput, "lag": _lag, "growth": _growth}
+    charts: dict[str, Callable[[Ratios], Figure]] = {
+        "throughput": _throughput,
+        "lag": _lag,
+        "curve": _curve,
+        "growth": _growth,
+    }
     for name, painted in charts.items():
         try:
             chart = painted(ratios)
@@ -70,6 +76,27 @@ def _lags(ratios: Ratios, part: str) -> dict[str, float]:
         name = "Lisa" if subject == "lisa" else subject
         lags[f"{name} (also early)" if early[subject].median else name] = lag.median
     return lags
+
+
+def _curve(ratios: Ratios) -> Figure:
+    chart, panels = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
+    for axes, quantity in zip(panels, ("lag p50", "lag p99"), strict=True):
+        lags = ratios.per_subject("curve", quantity)
+        axes.set_prop_cycle(color=["C0", "C1", "C2", "C4", "C5", "C7"])  # all but Lisa's red
+        for name in dict.fromkeys(subject.partition(" at ")[0] for subject in lags):
+            known = [rate for rate in RATES if f"{name} at {rate}/s" in lags]
+            # A queue may be early, which a logarithmic scale cannot show.
+            values = [max(0.5, lags[f"{name} at {rate}/s"].median) for rate in known]
+            is_lisa = name == "lisa"
+            style = {"color": _LISA, "linewidth": 2.5, "zorder": 3} if is_lisa else {"linewidth": 1.2}
+            axes.plot(known, values, "o-", markersize=4, label="Lisa" if is_lisa else name, **style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(f"{quantity}, ms")
+        axes.set_xlabel("messages/s, one topic; a line ends where the queue cannot keep up")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[1].legend(frameon=False)
+    return chart
 
 
 def _bars(

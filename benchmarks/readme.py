@@ -39,6 +39,7 @@ def summary(ratios: Ratios) -> str:
         *_beside_peers(list(_peers(ratios))[: 1 + _FASTEST]),
         "",
         "![Throughput](benchmarks/results/throughput.png)",
+        "![Lag over load](benchmarks/results/curve.png)",
         "",
         "[All figures](docs/benchmarks.md), also of the targets that Lisa misses. `make bench` measures them again.",
         "",
@@ -62,6 +63,7 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
         "",
         "![Throughput](../benchmarks/results/throughput.png)",
         "![Lag](../benchmarks/results/lag.png)",
+        "![Lag over load](../benchmarks/results/curve.png)",
         "",
         f"Of {len(verdicts)} targets, {held} hold.",
     ]

@@ -7,6 +7,7 @@ from benchmarks.workloads import (
     blocking,
     concurrent,
     cores,
+    curve,
     draining,
     durability,
     growth,
@@ -39,6 +40,7 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "growth": growth.growth,
     "http": http.http,
     "lag": lag.lag,
+    "curve": curve.curve,
     "observing": observing.observing,
     "peers": peers.peers,
 }

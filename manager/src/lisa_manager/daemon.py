@@ -66,8 +66,8 @@ _ASKING = "scripts"
 _SILENT_S = 5 * _SCRIPTS_S
 """After this long without an answer to that job, the manager is not ready."""
 
-_APART_S = 0.005
-"""How much later than another a turn of the same interval begins."""
+_LONGEST_S = 0.005
+"""How long a turn holds up the others of its interval."""
 
 _STABLE_S = 10.0
 """A loop that has run for this long restarts with the shortest backoff again."""
@@ -258,17 +258,19 @@ class Manager:
         while True:
             await asyncio.sleep(next_at - clock())
             for each in turns:
-                self._start(each)
                 # Together they would hold up what falls due meanwhile, and each would need a connection of its own.
-                await asyncio.sleep(min(_APART_S, seconds / len(turns) / 2))
+                if task := self._start(each):
+                    await asyncio.wait([task], timeout=_LONGEST_S)
             next_at = max(next_at + seconds, clock())
 
-    def _start(self, turns: _Turns) -> None:
+    def _start(self, turns: _Turns) -> asyncio.Task[None] | None:
         """Starts a turn, unless too many are under way."""
-        if len(running := self._running[turns.job]) < turns.most:
-            task = asyncio.create_task(self._guarded(turns.job, turns.turn), name=turns.job)
-            running.add(task)
-            task.add_done_callback(running.discard)
+        if len(running := self._running[turns.job]) >= turns.most:
+            return None
+        task = asyncio.create_task(self._guarded(turns.job, turns.turn), name=turns.job)
+        running.add(task)
+        task.add_done_callback(running.discard)
+        return task
 
     async def _guarded(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -4,7 +4,7 @@ from collections import deque
 
 __all__ = ["ServerClock"]
 
-_STEP_S = 1.0
+_STEP_S = 0.25
 """Someone has set a clock that differs by more from what was expected. A reply that was as slow looks alike, once."""
 
 
