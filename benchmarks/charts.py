@@ -16,6 +16,7 @@ from benchmarks.workloads.growth import LEVELS
 __all__ = ["draw"]
 
 _LISA, _PEER, _BASELINE = "#c0392b", "#8da0b3", "#d9d2c5"
+_PEERS = ["tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:gray"]
 
 
 def draw(ratios: Ratios, directory: Path) -> list[Path]:
@@ -82,7 +83,7 @@ def _curve(ratios: Ratios) -> Figure:
     chart, panels = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
     for axes, quantity in zip(panels, ("lag p50", "lag p99"), strict=True):
         lags = ratios.per_subject("curve", quantity)
-        axes.set_prop_cycle(color=["C0", "C1", "C2", "C4", "C5", "C7"])  # all but Lisa's red
+        axes.set_prop_cycle(color=_PEERS)
         for name in dict.fromkeys(subject.partition(" at ")[0] for subject in lags):
             known = [rate for rate in RATES if f"{name} at {rate}/s" in lags]
             # A queue may be early, which a logarithmic scale cannot show.
