@@ -5,32 +5,34 @@ from collections import deque
 __all__ = ["ServerClock"]
 
 _STEP_S = 0.25
-"""Someone has set a clock that differs by more from what was expected. A reply that was as slow looks alike, once."""
+"""Someone has set a clock that differs by more from what was expected. A call that was as slow looks alike, once."""
 
 
 class ServerClock:
-    """Tells what the server's clock will show when a call gets there, by the monotonic moment at which the call begins.
+    """Maps the server's clock to the monotonic one, by the times in the latest replies.
 
-    So a call may begin before something is due, by the time that a call takes. The quickest of the latest calls counts:
-    the next one hardly gets there sooner.
+    The server read its clock after a call began, and before its reply arrived.
     """
 
     def __init__(self) -> None:
-        self._offsets: deque[float] = deque(maxlen=16)
-        self._ahead_s = 0.0
+        self._calls: deque[tuple[float, float]] = deque(maxlen=16)
+        """By how much the server's clock was ahead of the begin of each call, and of its reply, in seconds."""
+        self._ahead_of_call_s = self._ahead_s = 0.0
 
-    def see(self, server_ms: float, began: float) -> None:
-        """Notes what the server's clock showed to a call that began at that moment."""
-        offset = server_ms / 1000 - began
-        if abs(offset - self._ahead_s) > _STEP_S:
-            self._offsets.clear()
-        self._offsets.append(offset)
-        self._ahead_s = min(self._offsets)
+    def see(self, server_ms: float, began: float, arrived: float) -> None:
+        """Notes the server's time in the reply to a call."""
+        server_s = server_ms / 1000
+        if abs(server_s - began - self._ahead_of_call_s) > _STEP_S:
+            self._calls.clear()
+        self._calls.append((server_s - began, server_s - arrived))
+        # The quickest call: the next one hardly gets there sooner. And the quickest reply, whose time is the nearest.
+        self._ahead_of_call_s = min(call for call, _ in self._calls)
+        self._ahead_s = max(reply for _, reply in self._calls)
 
     def moment_of(self, server_ms: float) -> float:
         """Returns when a call has to begin that is to get there at a time of the server's clock."""
-        return server_ms / 1000 - self._ahead_s
+        return server_ms / 1000 - self._ahead_of_call_s
 
     def ms_at(self, moment: float) -> int:
-        """Returns what the server's clock will show, in ms, when a call that begins at a moment gets there."""
+        """Returns what the server's clock shows at a moment, in ms; rather less than more."""
         return int((moment + self._ahead_s) * 1000)

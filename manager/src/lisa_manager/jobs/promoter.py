@@ -222,9 +222,10 @@ class Promoter:
         calls = [call for shard in shard_of.values() for call in (_first_due(shard, "waiting"), _TIME)]
         began = self._came_round
         times = (await self._connection.execute_each(calls))[1::2]
+        arrived = self._table.clock()
         for node, now_ms in zip(shard_of, times, strict=True):
             if not isinstance(now_ms, LisaError):
-                self._clocks[node].see(now_ms, began)
+                self._clocks[node].see(now_ms, began, arrived)
 
     def _node_of(self, shard: WatchedShard) -> object:
         return self._connection.node_of(shard.keys)
@@ -240,7 +241,7 @@ class Promoter:
         )
         now = self._table.clock()
         for shard, promoted in results:
-            self._clock_of(shard).see(promoted.now_us / 1000, began)
+            self._clock_of(shard).see(promoted.now_us / 1000, began, now)
             self.promoted += promoted.count
             METRICS.count("lisa_promoted_total", by=promoted.count)
             if METRICS.on:

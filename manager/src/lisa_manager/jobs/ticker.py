@@ -220,7 +220,7 @@ class Ticker:
         asked: Call[int] = command("EXISTS", topics[-1].layout.shards[0].of("ticks"))
         began = self._clock()
         _, now_ms = await self._connection.execute([asked, server_time()])
-        topics[0].group.clock.see(now_ms, began)
+        topics[0].group.clock.see(now_ms, began, self._clock())
 
     def _take(self, topic: _Topic, read: Mapping[str, _Watched | None]) -> None:
         """Takes in what was read."""
@@ -259,7 +259,7 @@ class Ticker:
     def _note(self, each: _Watched, result: Ticked, began: float) -> None:
         """Takes in what the server answered to ticks of a schedule, which were sent from `began` on."""
         self._problems.resolve(f"schedule {each.tag}")
-        each.topic.group.clock.see(result.now_ms, began)
+        each.topic.group.clock.see(result.now_ms, began, self._clock())
         topic, name = each.topic.layout.topic, each.definition.schedule.name
         self.sent += result.sent
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
