@@ -154,7 +154,7 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
         now_ms = await connection.call(server_time())
         look = asyncio.create_task(promoter._look(table.take_due(table.promotions)))
         await asyncio.sleep(0)
-        promoter._clock_of(table.shards["orders"]).see(now_ms, table.clock())
+        promoter._clock_of(table.shards["orders"]).see(now_ms, table.clock(), table.clock())
         promoter._hear(b"orders %d" % (now_ms + 700))
         await look
     moment = table.promotions.next_moment()

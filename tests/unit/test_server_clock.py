@@ -38,7 +38,7 @@ def test_only_the_latest_calls_count() -> None:
     assert clock.ms_at(30) == pytest.approx(_EPOCH_MS + 30_000 - 4, abs=1)
 
 
-@pytest.mark.parametrize("by_s", [-3600, -2, 2, 3600])
+@pytest.mark.parametrize("by_s", [-3600, -2, -0.1, 0.1, 2, 3600])
 def test_a_clock_that_is_set_is_followed_at_once(by_s: float) -> None:
     """What was seen before says nothing any more."""
     clock = _seen(*((number, 0.001, 0.001) for number in range(16)))
@@ -47,7 +47,16 @@ def test_a_clock_that_is_set_is_followed_at_once(by_s: float) -> None:
     assert clock.ms_at(30) == pytest.approx(_EPOCH_MS + (30 + by_s) * 1000, abs=1)
 
 
-def test_one_slow_call_is_not_a_clock_that_was_set_for_long() -> None:
-    """It looks like one until the next call."""
-    clock = _seen((1, 0.001, 0.001), (2, 3.0, 0.001), (5, 0.001, 0.001))
+def test_a_slow_call_is_not_a_clock_that_was_set() -> None:
+    """What was seen before still counts."""
+    clock = _seen((1, 0.001, 0.001), (2, 3.0, 0.001), (5, 0.001, 3.0))
     assert clock.moment_of(_EPOCH_MS + 30_000) == pytest.approx(30 - 0.001, abs=1e-4)
+    assert clock.ms_at(30) == pytest.approx(_EPOCH_MS + 30_000, abs=2)
+
+
+def test_a_clock_that_runs_faster_is_followed() -> None:
+    """What was seen long ago does not make calls late."""
+    clock, faster = ServerClock(), 1000.5
+    for began in range(300):
+        clock.see(_EPOCH_MS + (began + 0.001) * faster, began, began + 0.002)
+    assert clock.moment_of(_EPOCH_MS + 300 * faster) == pytest.approx(300, abs=0.003)

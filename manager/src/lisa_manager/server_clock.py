@@ -4,9 +4,6 @@ from collections import deque
 
 __all__ = ["ServerClock"]
 
-_STEP_S = 0.25
-"""Someone has set a clock that differs by more from what was expected. A call that was as slow looks alike, once."""
-
 
 class ServerClock:
     """Maps the server's clock to the monotonic one, by the times in the latest replies.
@@ -22,7 +19,8 @@ class ServerClock:
     def see(self, server_ms: float, began: float, arrived: float) -> None:
         """Notes the server's time in the reply to a call."""
         server_s = server_ms / 1000
-        if abs(server_s - began - self._ahead_of_call_s) > _STEP_S:
+        if not (server_s - arrived <= self._ahead_of_call_s and self._ahead_s <= server_s - began):
+            # A slow call contradicts no other: one of the clocks was set.
             self._calls.clear()
         self._calls.append((server_s - began, server_s - arrived))
         # The quickest call: the next one hardly gets there sooner. And the quickest reply, whose time is the nearest.
