@@ -46,7 +46,7 @@ async def test_ttl_is_kept_by_a_requeue(site: Site, sender: AsyncProducer, readi
     await site.admin.set_policy("orders", dead_letter_topic="dead", backoff_base_ms=1, max_retries=1_000)
     orders = reading("orders")
     await orders.read()
-    sent = await sender.send("orders", "x", ttl=0.6)
+    sent = await sender.send("orders", "x", ttl=2)
     async with site.managed():
         [delivery] = await take(orders)
         await orders.release(delivery)
@@ -56,8 +56,8 @@ async def test_ttl_is_kept_by_a_requeue(site: Site, sender: AsyncProducer, readi
         [letter] = await take(reading("dead"))
     [death] = letter.deaths
     assert death.reason == "expired"
-    assert death.last_ms >= sent.due_ms + 600, "not before its time"
-    assert death.last_ms < sent.due_ms + 5_000, "not as long after a requeue as after the send"
+    assert death.last_ms >= sent.due_ms + 2_000, "not before its time"
+    assert death.last_ms < sent.due_ms + 7_000, "not as long after a requeue as after the send"
 
 
 async def test_ttl_expires_messages_anywhere_not_only_at_the_head(
@@ -121,7 +121,8 @@ async def test_ttl_by_a_changed_policy_is_that_of_later_messages(
         await fresh.send("orders", "x", id="after")
         [letter] = await take(reading("dead"))
         assert letter.deaths[0].id == "after"
-        assert site.ids("orders") == {"before"}
+        # The letter is sent before it is removed here.
+        await wait_until_async(lambda: site.ids("orders") == {"before"})
 
 
 async def test_policies_hold_for_queues_that_exist_and_that_will(site: Site, sender: AsyncProducer) -> None:

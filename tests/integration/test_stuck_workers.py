@@ -35,7 +35,7 @@ async def test_what_waits_behind_hanging_handlers_goes_to_others(
 
     The worker keeps what it has begun, and reads nothing more meanwhile.
     """
-    declare(visibility_ms=500)
+    declare(visibility_ms=1_000)
     caplog.set_level(logging.INFO, "lisa_consumer")
     worker, gate = _prefetching(redis_url, prefix, drain_s=0.1), threading.Event()
     begun, handled = list[str](), Handled()
