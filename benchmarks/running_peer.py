@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.bench import Bench, Host, uninterrupted
+from benchmarks.bench import Bench, Host, ProcessEnded, uninterrupted
 from benchmarks.load import Case
 from benchmarks.peers import Peer
-from benchmarks.peers.environments import Environment, broker_command
+from benchmarks.peers.environments import Environment, NotHere, broker_command
 from benchmarks.workloads.lags import LATEST_S, lags_of
 
-__all__ = ["WARM_UP", "PeerFailed", "RunningPeer", "running_peer"]
+__all__ = ["WARM_UP", "PeerFailed", "RunningPeer", "noted", "running_peer"]
 
 WARM_UP = 100
 """Messages of the warm-up: after them, all that happens only once has happened."""
@@ -66,6 +66,17 @@ class RunningPeer:
         """Sends a steady load. Returns lags in ms."""
         self.order(**asdict(case))
         return lags_of(self.host.take_stamps(case.messages, timeout=case.delay_s[1] + LATEST_S))
+
+
+@contextmanager
+def noted(bench: Bench, peer: Peer) -> Iterator[None]:
+    """Notes why a peer cannot be measured, and goes on after the block."""
+    try:
+        yield
+    except NotHere as why:
+        bench.note(peer.name, f"not run: {why}")
+    except (PeerFailed, ProcessEnded) as error:
+        bench.note(peer.name, f"failed: {str(error)[-500:]}")
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from benchmarks.bench import Bench, ProcessEnded
+from benchmarks.bench import Bench
 from benchmarks.load import GENTLE, Case
 from benchmarks.measurements import percentile
 from benchmarks.peers import PEERS
-from benchmarks.peers.environments import NotHere, prepare
-from benchmarks.running_peer import PeerFailed, running_peer
+from benchmarks.peers.environments import prepare
+from benchmarks.running_peer import noted, running_peer
 from benchmarks.workloads.lags import run_case
 
 __all__ = ["RATES", "curve"]
@@ -29,15 +29,10 @@ def curve(bench: Bench) -> None:
         host.manager()
         host.worker(["orders"])
         _climb(bench, "lisa", lambda case: run_case(host, case, ["orders"]))
-    for name in _BESIDE:
-        try:
-            with running_peer(bench, PEERS[name], prepare(PEERS[name])) as running:
-                running.start_workers()
-                _climb(bench, name, running.steady)
-        except NotHere as why:
-            bench.note(name, f"not run: {why}")
-        except (PeerFailed, ProcessEnded) as error:
-            bench.note(name, f"failed: {str(error)[-500:]}")
+    for peer in map(PEERS.__getitem__, _BESIDE):
+        with noted(bench, peer), running_peer(bench, peer, prepare(peer)) as running:
+            running.start_workers()
+            _climb(bench, peer.name, running.steady)
 
 
 def _climb(bench: Bench, subject: str, run: Callable[[Case], Sequence[float]]) -> None:

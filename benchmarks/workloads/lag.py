@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from benchmarks.bench import Bench, Host, ProcessEnded
+from benchmarks.bench import Bench, Host
 from benchmarks.load import CAMELLIA, Case
 from benchmarks.peers import PEERS
-from benchmarks.peers.environments import NotHere, prepare
-from benchmarks.running_peer import PeerFailed, running_peer
+from benchmarks.peers.environments import prepare
+from benchmarks.running_peer import noted, running_peer
 from benchmarks.workloads.lags import add_lags, run_bare_case, run_case
 from support.processes import Process
 
@@ -60,11 +60,6 @@ def _counting_cpu(
 
 
 def _rival(bench: Bench, case: Case) -> None:
-    try:
-        with running_peer(bench, _RIVAL, prepare(_RIVAL), topics=case.topics) as running:
-            running.start_workers()
-            add_lags(bench, _RIVAL.name, running.steady(case), case.messages)
-    except NotHere as why:
-        bench.note(_RIVAL.name, f"not run: {why}")
-    except (PeerFailed, ProcessEnded) as error:
-        bench.note(_RIVAL.name, f"failed: {error}")
+    with noted(bench, _RIVAL), running_peer(bench, _RIVAL, prepare(_RIVAL), topics=case.topics) as running:
+        running.start_workers()
+        add_lags(bench, _RIVAL.name, running.steady(case), case.messages)

@@ -12,7 +12,8 @@ local function withdrawn_member(id)
   return id .. '\0'
 end
 
--- `since` is a time in ms before which the message was not sent. Call it once the message is changed: a server without
+-- `since` is a time in ms before which the message was not sent. `now` is exact: a message may be cancelled within the ms in
+-- which it was stored. Call it once the message is changed: a server without
 -- memory accepts this after a write. A user of an earlier release may not be allowed to write it; the change is made all
 -- the same.
 local function note_withdrawn(id, since, now)

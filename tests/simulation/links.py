@@ -64,12 +64,12 @@ class Seen:
 
 
 def may_be_lost(outages: Sequence[float], since: float, until: float) -> bool:
-    """Whether a server that died at one of these moments may have lost what was done in between."""
+    """Returns whether a write between two moments may be lost, because the server died then or soon after."""
     return any(since < outage < until + LOST_S for outage in outages)
 
 
 class Links:
-    """What was asked for, and what was delivered."""
+    """Records requests and deliveries of chains and drafts, and judges them."""
 
     def __init__(self) -> None:
         self._asks = defaultdict[tuple[str, str], list[Ask]](list)

@@ -16,7 +16,7 @@ class _PreciseSelector(DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         if timeout and timeout > 0 and self.fileno() < _SETSIZE:
-            # An epoll is itself a file, for which `select` waits to the µs.
+            # `select` waits to the µs, and an epoll is a file that it can wait for.
             select.select([self], [], [], timeout)
             timeout = 0
         return super().select(timeout)

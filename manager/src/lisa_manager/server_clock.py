@@ -27,9 +27,13 @@ class ServerClock:
         self._ahead_of_call_s = min(call for call, _ in self._calls)
         self._ahead_s = max(reply for _, reply in self._calls)
 
-    def moment_of(self, server_ms: float) -> float:
-        """Returns when a call has to begin that is to get there at a time of the server's clock."""
+    def begin_for(self, server_ms: float) -> float:
+        """Returns when a call has to begin to reach the server at a time of its clock."""
         return server_ms / 1000 - self._ahead_of_call_s
+
+    def moment_of(self, server_ms: float) -> float:
+        """Returns the moment when the server's clock shows that time; rather later than earlier."""
+        return server_ms / 1000 - self._ahead_s
 
     def ms_at(self, moment: float) -> int:
         """Returns what the server's clock shows at a moment, in ms; rather less than more."""

@@ -255,7 +255,7 @@ class Promoter:
 
     def _plan(self, shard: WatchedShard, due_ms: float, now: float) -> None:
         """Queues a shard for its next due time, or for a poll before that."""
-        due = max(now, min(self._clock_of(shard).moment_of(due_ms), shard.woken_for))
+        due = max(now, min(self._clock_of(shard).begin_for(due_ms), shard.woken_for))
         quiet = self._listening and due - now > _SOON_S
         poll_s = self._settings.quiet_poll_s if quiet else self._settings.poll_s
         # Polls fall on whole multiples, so that many shards share one round trip.
@@ -304,7 +304,7 @@ class Promoter:
         if shard is None:
             self.unknown_shards.add(tag)
             return
-        moment = self._clock_of(shard).moment_of(int(wake[2]))
+        moment = self._clock_of(shard).begin_for(int(wake[2]))
         # A look that is under way may not have seen that send.
         shard.woken_for = min(shard.woken_for, moment)
         if self._table.promotions.hasten(tag, moment):

@@ -259,7 +259,6 @@ class Ticker:
     def _note(self, each: _Watched, result: Ticked, began: float) -> None:
         """Takes in what the server answered to ticks of a schedule, which were sent from `began` on."""
         self._problems.resolve(f"schedule {each.tag}")
-        each.topic.group.clock.see(result.now_ms, began, self._clock())
         topic, name = each.topic.layout.topic, each.definition.schedule.name
         self.sent += result.sent
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
@@ -268,6 +267,9 @@ class Ticker:
             each.topic.home = None
             return
         has_moved = result.mark.last_ms != each.mark.last_ms
+        if has_moved:
+            # Where nothing was due, nobody asked the server, and the time is the clock's own.
+            each.topic.group.clock.see(result.now_ms, began, self._clock())
         each.mark = result.mark
         self._queue(each, result.now_ms, retry=not has_moved)
 
