@@ -17,6 +17,9 @@ __all__ = ["pytest_xdist_make_scheduler"]
 _DIRECTORIES = ("outbox", "packaging", "spark")
 """Their tests share databases, wheels, a Spark session."""
 
+_FILES_OF = "gateway"
+"""In this directory the tests of each file share a manager and gateways."""
+
 _GROUPS = dict.fromkeys(("test_demo_spark", "test_spark_cluster"), "spark") | dict.fromkeys(
     ("test_cluster", "test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover"),
     "under load",
@@ -30,8 +33,9 @@ class _Groups(LoadScopeScheduling):  # type: ignore[misc] # it has no types
     def _split_scope(self, nodeid: str) -> str:
         if "://" in chosen():
             return "one server"
-        path = PurePath(nodeid.partition("::")[0])
-        group = path.parent.name if path.parent.name in _DIRECTORIES else nodeid
+        file = nodeid.partition("::")[0]
+        path = PurePath(file)
+        group = path.parent.name if path.parent.name in _DIRECTORIES else file if _FILES_OF in path.parts else nodeid
         return _GROUPS.get(path.stem, group)
 
 
