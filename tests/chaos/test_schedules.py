@@ -23,7 +23,6 @@ def check(url: str, directory: Path, options: Options, managers: int, more: Sequ
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_each_tick_is_one_message_under_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
     """Twenty seconds: three managers, which die and freeze, and four authors, who die half-way."""
     server = own_server(appendonly="yes", appendfsync="always")

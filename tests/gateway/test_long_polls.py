@@ -176,7 +176,6 @@ async def test_redis_away(own_server: Callable[..., Server], tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_ten_thousand_polls(stage: Stage, topic: str) -> None:
     """One gateway holds them all on ten topics: each message is answered to one of them, and a stop ends all others."""
     # Both this process and the gateway need a file for each connection.

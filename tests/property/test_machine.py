@@ -664,7 +664,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120 * TIMES)
+@pytest.mark.timeout(300 * TIMES)
 def test_scripts_do_what_the_model_does(redis_url: str, client: redis.Redis, prefix: str) -> None:
     """Thousands of random steps: the scripts agree with the model in every reply and every key."""
     numbers = itertools.count()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from lisa_common.model.keys import ShardKeys
 from support.spark import HOUR, SparkTopic
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 Handle = Callable[[DataFrame, int], None]
 Run = Callable[[Handle], None]

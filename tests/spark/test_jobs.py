@@ -16,7 +16,7 @@ from lisa_producer.spark import LisaListener, register
 from support import wait_until
 from support.spark import READS_STREAMS, SparkTopic
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

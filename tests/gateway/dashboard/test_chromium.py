@@ -110,7 +110,6 @@ def _paths(topic: str) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light"), (3840, "dark")])
 def test_every_page_at_every_width(chromium: Browser, base_url: str, filled: str, width: int, scheme: Any) -> None:
     """Nothing is wider than the screen, nothing fails, and axe finds nothing."""
@@ -126,7 +125,6 @@ def test_every_page_at_every_width(chromium: Browser, base_url: str, filled: str
     assert watching.problems == []
 
 
-@pytest.mark.timeout(300)
 def test_live_parts_charts_and_focus(watched: Watched, producer: Producer, filled: str) -> None:
     """A send is seen without a reload and without losing the focus."""
     page = watched.open(f"topic?topic={filled}")
@@ -165,7 +163,6 @@ def _written(page: Page) -> Any:
     return page.evaluate("[...document.querySelectorAll('.u-wrap canvas')].map((each) => drawn.get(each) || [])")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "reader",
     [
@@ -206,7 +203,6 @@ def test_charts_have_the_zone_of_the_page_and_the_readers_clock(
     assert watching.problems == []
 
 
-@pytest.mark.timeout(300)
 def test_the_backlog_is_looked_at_closer_and_closer(watched: Watched, filled: str) -> None:
     """By choosing bars, with the keyboard, down to a single message; and back."""
     page = watched.open(f"topic?topic={filled}")
@@ -226,7 +222,6 @@ def test_the_backlog_is_looked_at_closer_and_closer(watched: Watched, filled: st
     assert page.locator("#backlog").get_by_text("earlier.").count() == 0
 
 
-@pytest.mark.timeout(300)
 def test_a_refused_policy_is_mended_where_it_was_typed(watched: Watched, admin: Admin, filled: str) -> None:
     """The wrong field has the focus, and its reason beside it; the other fields have what was typed."""
     page = watched.open(f"topic?topic={filled}")
@@ -246,7 +241,6 @@ def test_a_refused_policy_is_mended_where_it_was_typed(watched: Watched, admin: 
     assert (admin.policy(filled).visibility_ms, admin.policy(filled).max_retries) == (45_000, 4)
 
 
-@pytest.mark.timeout(300)
 def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, filled: str) -> None:
     """Finds a message, edits and replays it, purges the rest, and sees it in Activity."""
     page = watched.open(f"topic?topic={filled}")
@@ -272,7 +266,6 @@ def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, fil
         expect(page.get_by_role("region", name="Who did what")).to_contain_text(text)
 
 
-@pytest.mark.timeout(300)
 def test_rows_are_sorted_and_selected(watched: Watched, admin: Admin, filled: str) -> None:
     """By clicks on a heading, up and down; by a box for all of them."""
     page = watched.open(f"messages?topic={filled}&state=waiting")
@@ -294,7 +287,6 @@ def test_rows_are_sorted_and_selected(watched: Watched, admin: Admin, filled: st
     assert admin.count_garbage(filled) == 0
 
 
-@pytest.mark.timeout(300)
 def test_deliveries_are_paused_and_resumed(watched: Watched, admin: Admin, producer: Producer, topic: str) -> None:
     """In the live list, whose rows may change places, the focus stays on the button of the same topic."""
     names = [f"{topic}-{name}" for name in ("a", "b")]
@@ -320,7 +312,6 @@ def test_deliveries_are_paused_and_resumed(watched: Watched, admin: Admin, produ
     expect(page.get_by_role("region", name="Who did what")).to_contain_text(names[1])
 
 
-@pytest.mark.timeout(300)
 def test_below_a_prefix_of_a_proxy(chromium: Browser, base_url: str, producer: Producer, filled: str) -> None:
     """Every page, live parts and forms; no request leaves the prefix."""
     with below_prefix(base_url, "/tools/queue") as url:
@@ -340,7 +331,6 @@ def test_below_a_prefix_of_a_proxy(chromium: Browser, base_url: str, producer: P
     assert watching.problems == []
 
 
-@pytest.mark.timeout(300)
 def test_a_viewer_sees_every_page_and_no_action(
     chromium: Browser, base_url: str, gateways: Gateways, filled: str
 ) -> None:
@@ -364,7 +354,6 @@ def test_a_viewer_sees_every_page_and_no_action(
     assert [problem for problem in watching.problems if "401" not in problem] == []
 
 
-@pytest.mark.timeout(300)
 def test_hostile_data_runs_nothing(watched: Watched, producer: Producer, topic: str, kill: Kill) -> None:
     """No script of an id, a header, a body or an error runs."""
     nasty = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
@@ -377,7 +366,6 @@ def test_hostile_data_runs_nothing(watched: Watched, producer: Producer, topic: 
         assert page.locator("main img, main script").count() == 0
 
 
-@pytest.mark.timeout(300)
 def test_everything_but_charts_works_forgottens(chromium: Browser, base_url: str, filled: str) -> None:
     """Links and forms."""
     context = chromium.new_context(java_script_enabled=False)
