@@ -25,6 +25,7 @@ from lisa_producer import AsyncProducer, Message, PartialSend, Producer, Produce
 from support import keys_left, remove_keys, wait_until_async
 from support.commands import Commands
 from support.running import Handled, hang, managed, new_worker, working
+from support.server import reads_wait
 from support.stepping import Stepped
 
 _FEW_LIMITED = 40
@@ -54,6 +55,16 @@ def _handle(worker: Worker) -> Handled:
     return handled
 
 
+async def _others_go_on(sender: AsyncProducer, redis_url: str, prefix: str, delay: float = 0) -> None:
+    """Another worker handles messages, sent one after the other: what could have begun before them has begun."""
+    worker, handled = new_worker(redis_url, prefix), Handled()
+    worker.on("parcels")(handled.append)
+    async with working(worker):
+        for count in range(1, 6):
+            await sender.send("parcels", b"x", delay=delay)
+            await wait_until_async(lambda count=count: len(handled) == count)
+
+
 async def test_a_pause_and_its_end(
     admin: Admin, worker: Worker, sender: AsyncProducer, redis_url: str, prefix: str
 ) -> None:
@@ -62,8 +73,8 @@ async def test_a_pause_and_its_end(
     handled = _handle(worker)
     async with managed(redis_url, prefix, poll_s=60, quiet_poll_s=60, discover_s=60), working(worker):
         await sender.send_many("orders", (Message(body=b"x") for _ in range(2_000)))
-        await sender.send("orders", b"x", delay=0.2)
-        await asyncio.sleep(0.5)
+        await sender.send("orders", b"x", delay=0.1)
+        await _others_go_on(sender, redis_url, prefix, delay=0.05)
         [status] = admin.status("orders")
         assert (status.waiting, status.late_ms, status.paused, status.limits) == (2_001, 0, True, "paused")
         assert handled == []
@@ -98,7 +109,7 @@ async def test_rate_limited(admin: Admin, sender: AsyncProducer, redis_url: str,
 
 
 async def test_a_rate_limited_handler_shuts_the_door_at_once(
-    sender: AsyncProducer, redis_url: str, prefix: str
+    sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str
 ) -> None:
     """However many handlers end meanwhile: what was given back is ready, and would be read again."""
     worker = new_worker(redis_url, prefix, concurrency=8)
@@ -116,19 +127,21 @@ async def test_a_rate_limited_handler_shuts_the_door_at_once(
     await sender.send_many("orders", [Message(body=b"x") for _ in range(400)])
     async with working(worker):
         await wait_until_async(lambda: limited)
-        await asyncio.sleep(0.5)
-    assert len(limited) <= _FEW_LIMITED
+        await wait_until_async(lambda: _count_pending(client, prefix) == 0)
+        count = len(limited)
+        await _others_go_on(sender, redis_url, prefix)
+    assert len(limited) == count <= _FEW_LIMITED
 
 
 async def test_what_is_given_back_waits_behind_the_door(
-    sender: AsyncProducer, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+    sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if that is done before the delivery of the limited handler is settled: it is not read again."""
-    begun_settling, settle = asyncio.Event(), Settler._settle
+    gate, settle = asyncio.Event(), Settler._settle
 
     async def settle_later(settler: Settler, batch: list[Any], **options: Any) -> None:
-        begun_settling.set()
-        await asyncio.sleep(0.5)
+        if any(held.delivery.topic == "orders" for held in batch):
+            await gate.wait()
         await settle(settler, batch, **options)
 
     monkeypatch.setattr(Settler, "_settle", settle_later)
@@ -143,9 +156,17 @@ async def test_what_is_given_back_waits_behind_the_door(
 
     await sender.send_many("orders", [Message(body=b"x") for _ in range(400)])
     async with working(worker):
-        await begun_settling.wait()
-        await asyncio.sleep(1)
-    assert len(limited) <= _FEW_LIMITED
+        try:
+            await wait_until_async(lambda: limited and _count_pending(client, prefix) == len(limited))
+            count = len(limited)
+            await _others_go_on(sender, redis_url, prefix)
+        finally:
+            gate.set()
+    assert len(limited) == count <= _FEW_LIMITED
+
+
+def _count_pending(client: redis.Redis, prefix: str) -> int:
+    return int(client.xpending(ShardKeys(prefix, "orders").of("ready"), "billing")["pending"])
 
 
 async def test_a_drain_waits_for_what_is_being_given_back(
@@ -213,7 +234,7 @@ async def test_rate_limited_here_stops_one_worker(
     async with managed(redis_url, prefix), working(worker), reading as other:
         await sender.send("orders", b"x", id="first")
         await wait_until_async(lambda: limited, 10, what="a limited handler")
-        await wait_until_async(lambda: _reads_wait(client), 10, what="the next read")
+        await wait_until_async(lambda: reads_wait(client), 10, what="the next read")
         gate.set()
         since = time.monotonic()
         await wait_until_async(lambda: admin.sizes("orders")[0].ready == 1, what="the message is given back")
@@ -228,10 +249,6 @@ async def test_rate_limited_here_stops_one_worker(
         await wait_until_async(lambda: len(limited) == 2, 10, what="the end of the pause")
         # No read of other topics lasts longer.
         assert 3.9 < time.monotonic() - since < 10
-
-
-def _reads_wait(client: redis.Redis) -> bool:
-    return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())
 
 
 @pytest.mark.parametrize("delay", [0, -1, "x", float("nan"), 10**12])
@@ -263,7 +280,7 @@ async def test_pause_of_one_worker(admin: Admin, sender: AsyncProducer, redis_ur
         gate.set()
         await wait_until_async(lambda: admin.sizes("orders")[0].stored == 0, 5, what="an empty topic")
         await sender.send("orders", b"x", id="later")
-        await asyncio.sleep(0.6)
+        await _others_go_on(sender, redis_url, prefix)
         assert begun.ids.count("later") == 0
         paused.resume()
         await wait_until_async(lambda: "later" in begun.ids, 5, what="the message after the pause")
@@ -298,14 +315,14 @@ async def test_a_handler_that_pauses_its_worker_is_one_of_the_last(
 
 
 async def test_a_worker_paused_before_it_runs_and_stopped_while_it_is(
-    worker: Worker, sender: AsyncProducer, admin: Admin
+    *, worker: Worker, sender: AsyncProducer, admin: Admin, redis_url: str, prefix: str
 ) -> None:
     """It begins nothing, and its drain ends."""
     handled = _handle(worker)
     worker.pause()
     await sender.send("orders", b"x")
     async with working(worker):
-        await asyncio.sleep(0.5)
+        await _others_go_on(sender, redis_url, prefix)
     assert handled == []
     assert admin.sizes("orders")[0].stored == 1
 
