@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from support.waiting import wait_until_async
 from support.wire import AsyncWire, Wire, raw_exchange
 
 from .conftest import Stage
@@ -103,11 +104,13 @@ async def test_pollers_that_come_and_go(stage: Stage, topic: str) -> None:
     live, sender = AsyncWire(stage.first.address), AsyncWire(stage.first.address)
     await sender.post("pullMsg", topic=topic)
     for at, wire in enumerate(wires):
-        await wire.begin("longPollingMsg", topic=topic, batch=50, ackTimeoutMillis=600_000)
+        options = {"longPollingTimeoutMillis": 50_000, "ackTimeoutMillis": 600_000}
+        await wire.begin("longPollingMsg", topic=topic, batch=50, **options)
         if at % 4 == 0:
             await wire.hang_up()
+    await wait_until_async(lambda: stage.first.count_polls() + stage.second.count_polls() == 150, 30)
     await asyncio.gather(*(wire.hang_up() for wire in wires))
-    await asyncio.sleep(0.5)
+    await wait_until_async(lambda: stage.first.count_polls() + stage.second.count_polls() == 0, 30)
     for _ in range(30):
         await sender.post("sendMsg", topic=topic, msg="x", delayMillis=20)
     got: list[int] = []

@@ -77,13 +77,11 @@ def test_ack_without_its_parameter(wire: Wire, topic: str) -> None:
 
 
 def test_ack_false_delivers_again_at_once(wire: Wire, other: Wire, topic: str) -> None:
-    """The next delivery follows at once, and counts; after the last retry the message is given up."""
+    """The next delivery follows without the ack timeout, and counts; after the last retry the message is given up."""
     wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a", maxRetry=1)
-    assert _pull(wire, topic)[0]["retry"] == 1
-    began = time.monotonic()
+    assert _pull(wire, topic, ackTimeoutMillis=600_000)[0]["retry"] == 1
     other.post("ackMsg", topic=topic, msgId="a", ack="false")
     assert _pull(wire, topic)[0]["retry"] == 2
-    assert time.monotonic() - began < 1
     wire.post("ackMsg", topic=topic, msgId="a", ack="0")
     shown = wire.post("getMsg", topic=topic, msgId="a").message
     assert (shown["status"], shown["retry"], shown["reason"]) == (6, 2, "nack")
@@ -95,7 +93,7 @@ def test_ack_timeout(wire: Wire, topic: str) -> None:
     assert _pull(wire, topic, ackTimeoutMillis=700)[0]["retry"] == 1
     began = time.monotonic()
     assert _pull(wire, topic, ackTimeoutMillis=300)[0]["retry"] == 2
-    assert 0.6 < time.monotonic() - began < 2
+    assert time.monotonic() - began > 0.6
     wait_until(lambda: _status(wire, topic, "a") == 6, 5, what="the message to be given up")
     assert wire.post("pullMsg", topic=topic).messages == []
 

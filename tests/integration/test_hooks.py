@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import redis
 
 from lisa_common.errors import InvalidInput
 from lisa_consumer import BatchFailed, ConsumerSettings, Delivery, Reject, Retry, Snooze, Worker
@@ -14,7 +15,8 @@ from lisa_manager import Admin
 from lisa_producer import AsyncProducer, Message, Producer, State
 from lisa_testing import Lisa
 from support.running import new_worker
-from support.waiting import idle_async, wait_until_async
+from support.server import reads_wait
+from support.waiting import wait_until_async
 
 _session: contextvars.ContextVar[str] = contextvars.ContextVar("session", default="none")
 
@@ -326,7 +328,7 @@ def test_a_batch_fails_by_an_error_that_is_false(lisa: Lisa, *, as_whole: bool) 
     assert [each.state.value for each in found if each] == ["retry", "retry"]
 
 
-async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa) -> None:
+async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa, client: redis.Redis) -> None:
     """What has gathered is handled at once when the worker stops."""
     worker, gathered, batches = Worker("g"), asyncio.Event(), list[int]()
 
@@ -345,13 +347,15 @@ async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa) -> None:
         await asyncio.to_thread(lisa.send, "signal", 1)
         await gathered.wait()
         await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, 10, what="all are read")
-        await idle_async(0.2)  # the worker gets the answer
+        await wait_until_async(lambda: reads_wait(client), 10, what="the next read, so the worker has the answer")
         worker.stop()
     # What had been read and not yet begun may have come later.
     assert (sum(batches), len(batches) <= 2) == (3, True)
 
 
-async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stops(lisa: Lisa) -> None:
+async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stops(
+    lisa: Lisa, client: redis.Redis
+) -> None:
     """It begins as the other ends, though it is not full."""
     worker, begun, go_on = Worker("g"), asyncio.Event(), asyncio.Event()
     batches: list[list[int]] = []
@@ -368,14 +372,14 @@ async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stop
         tasks.create_task(worker.serve())
         await begun.wait()
         await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, 10, what="all are read")
-        await idle_async(0.2)  # the worker gets the answer
+        await wait_until_async(lambda: reads_wait(client), 10, what="the next read, so the worker has the answer")
         worker.stop()
         go_on.set()
     assert [len(batch) for batch in batches] == [2, 1]
     assert lisa.admin.sizes("orders")[0].stored == 0
 
 
-async def test_a_batch_that_gathers_is_given_back_as_its_worker_is_cancelled(lisa: Lisa) -> None:
+async def test_a_batch_that_gathers_is_given_back_as_its_worker_is_cancelled(lisa: Lisa, client: redis.Redis) -> None:
     """Its messages count as begun, but spend no attempt, as their handler never was called."""
     worker, called = Worker("g"), list[int]()
 
@@ -387,7 +391,7 @@ async def test_a_batch_that_gathers_is_given_back_as_its_worker_is_cancelled(lis
     await asyncio.to_thread(lisa.send, "orders", 1, id="a")
     serving = asyncio.create_task(worker.serve())
     await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 1, 10, what="it is read")
-    await idle_async(0.2)
+    await wait_until_async(lambda: reads_wait(client), 10, what="the next read, so the worker has the answer")
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -412,9 +416,12 @@ async def test_what_cannot_be_decoded_ends_apart_from_its_batch(lisa: Lisa) -> N
 
 
 @pytest.mark.slow
-async def test_topics_are_found_by_pattern_while_the_worker_works(lisa: Lisa, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topics_are_found_by_pattern_while_the_worker_works(
+    lisa: Lisa, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Before it starts and later; a name wins over a pattern; a dropped topic goes, and comes again."""
     monkeypatch.setattr("lisa_consumer.worker.discovery._PAUSE_S", 0.05)
+    caplog.set_level("INFO", "lisa_consumer")
     worker, got = Worker("g", concurrency=2), asyncio.Queue[str]()
 
     @worker.on("orders.*")
@@ -438,7 +445,7 @@ async def test_topics_are_found_by_pattern_while_the_worker_works(lisa: Lisa, mo
             await send(lisa.send, f"orders.{number}", 1)
         assert sorted([await got.get() for _ in range(5)]) == [f"pattern orders.{number}" for number in range(5)]
         await asyncio.to_thread(admin.drop_topic, "orders.us", force=True)
-        await asyncio.sleep(0.3)  # it may or may not be gone by now: both must work
+        await wait_until_async(lambda: "topic orders.us was dropped" in caplog.text)
         with Producer() as fresh:
             await asyncio.to_thread(fresh.send, "orders.us", 2)
         assert await got.get() == "pattern orders.us"

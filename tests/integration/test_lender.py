@@ -12,6 +12,7 @@ from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer
 from support.housekeeping import Housekeeper
 from support.keys import keys_left
+from support.waiting import wait_until_async
 
 
 @pytest.fixture
@@ -95,8 +96,7 @@ async def test_an_older_loan_ends_nothing(
     await _lend(lenders[0], lease=0.05)
     [key] = [key for key in keys_left(client, prefix) if ":loan:" in key]
     first = client.get(key)
-    await asyncio.sleep(0.1)
-    await housekeeper.reclaim("orders", "http")
+    await wait_until_async(lambda: housekeeper.reclaim("orders", "http"))
     await housekeeper.promote("orders")
     await _lend(lenders[1])
     second = client.get(key)

@@ -25,6 +25,7 @@ from lisa_producer import AsyncProducer, Message, PartialSend, Producer, Produce
 from support import keys_left, remove_keys, wait_until_async
 from support.commands import Commands
 from support.running import Handled, hang, managed, new_worker, working
+from support.server import reads_wait
 from support.stepping import Stepped
 
 _FEW_LIMITED = 40
@@ -54,6 +55,16 @@ def _handle(worker: Worker) -> Handled:
     return handled
 
 
+async def _others_go_on(sender: AsyncProducer, redis_url: str, prefix: str, delay: float = 0) -> None:
+    """Another worker handles messages, sent one after the other: what could have begun before them has begun."""
+    worker, handled = new_worker(redis_url, prefix), Handled()
+    worker.on("parcels")(handled.append)
+    async with working(worker):
+        for count in range(1, 6):
+            await sender.send("parcels", b"x", delay=delay)
+            await wait_until_async(lambda count=count: len(handled) == count)
+
+
 async def test_a_pause_and_its_end(
     admin: Admin, worker: Worker, sender: AsyncProducer, redis_url: str, prefix: str
 ) -> None:
@@ -62,8 +73,8 @@ async def test_a_pause_and_its_end(
     handled = _handle(worker)
     async with managed(redis_url, prefix, poll_s=60, quiet_poll_s=60, discover_s=60), working(worker):
         await sender.send_many("orders", (Message(body=b"x") for _ in range(2_000)))
-        await sender.send("orders", b"x", delay=0.2)
-        await asyncio.sleep(0.5)
+        await sender.send("orders", b"x", delay=0.1)
+        await _others_go_on(sender, redis_url, prefix, delay=0.05)
         [status] = admin.status("orders")
         assert (status.waiting, status.late_ms, status.paused, status.limits) == (2_001, 0, True, "paused")
         assert handled == []
@@ -111,12 +122,12 @@ async def test_a_rate_limited_handler_shuts_the_door_at_once(
             handled.append(delivery)
             return
         limited.append(delivery)
-        raise RateLimited(30)
+        raise RateLimited(600)
 
     await sender.send_many("orders", [Message(body=b"x") for _ in range(400)])
     async with working(worker):
         await wait_until_async(lambda: limited)
-        await asyncio.sleep(0.5)
+        await _others_go_on(sender, redis_url, prefix)
     assert len(limited) <= _FEW_LIMITED
 
 
@@ -124,12 +135,12 @@ async def test_what_is_given_back_waits_behind_the_door(
     sender: AsyncProducer, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if that is done before the delivery of the limited handler is settled: it is not read again."""
-    begun_settling, settle = asyncio.Event(), Settler._settle
+    settled, settle = asyncio.Event(), Settler._settle
 
     async def settle_later(settler: Settler, batch: list[Any], **options: Any) -> None:
-        begun_settling.set()
         await asyncio.sleep(0.5)
         await settle(settler, batch, **options)
+        settled.set()
 
     monkeypatch.setattr(Settler, "_settle", settle_later)
     worker = new_worker(redis_url, prefix, concurrency=8)
@@ -139,12 +150,12 @@ async def test_what_is_given_back_waits_behind_the_door(
     async def handle(delivery: Delivery) -> None:
         await asyncio.sleep(0.001)
         limited.append(delivery)
-        raise RateLimited(30)
+        raise RateLimited(600)
 
     await sender.send_many("orders", [Message(body=b"x") for _ in range(400)])
     async with working(worker):
-        await begun_settling.wait()
-        await asyncio.sleep(1)
+        await settled.wait()
+        await _others_go_on(sender, redis_url, prefix)
     assert len(limited) <= _FEW_LIMITED
 
 
@@ -213,7 +224,7 @@ async def test_rate_limited_here_stops_one_worker(
     async with managed(redis_url, prefix), working(worker), reading as other:
         await sender.send("orders", b"x", id="first")
         await wait_until_async(lambda: limited, 10, what="a limited handler")
-        await wait_until_async(lambda: _reads_wait(client), 10, what="the next read")
+        await wait_until_async(lambda: reads_wait(client), 10, what="the next read")
         gate.set()
         since = time.monotonic()
         await wait_until_async(lambda: admin.sizes("orders")[0].ready == 1, what="the message is given back")
@@ -228,10 +239,6 @@ async def test_rate_limited_here_stops_one_worker(
         await wait_until_async(lambda: len(limited) == 2, 10, what="the end of the pause")
         # No read of other topics lasts longer.
         assert 3.9 < time.monotonic() - since < 10
-
-
-def _reads_wait(client: redis.Redis) -> bool:
-    return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())
 
 
 @pytest.mark.parametrize("delay", [0, -1, "x", float("nan"), 10**12])
@@ -263,7 +270,7 @@ async def test_pause_of_one_worker(admin: Admin, sender: AsyncProducer, redis_ur
         gate.set()
         await wait_until_async(lambda: admin.sizes("orders")[0].stored == 0, 5, what="an empty topic")
         await sender.send("orders", b"x", id="later")
-        await asyncio.sleep(0.6)
+        await _others_go_on(sender, redis_url, prefix)
         assert begun.ids.count("later") == 0
         paused.resume()
         await wait_until_async(lambda: "later" in begun.ids, 5, what="the message after the pause")
@@ -298,14 +305,14 @@ async def test_a_handler_that_pauses_its_worker_is_one_of_the_last(
 
 
 async def test_a_worker_paused_before_it_runs_and_stopped_while_it_is(
-    worker: Worker, sender: AsyncProducer, admin: Admin
+    *, worker: Worker, sender: AsyncProducer, admin: Admin, redis_url: str, prefix: str
 ) -> None:
     """It begins nothing, and its drain ends."""
     handled = _handle(worker)
     worker.pause()
     await sender.send("orders", b"x")
     async with working(worker):
-        await asyncio.sleep(0.5)
+        await _others_go_on(sender, redis_url, prefix)
     assert handled == []
     assert admin.sizes("orders")[0].stored == 1
 

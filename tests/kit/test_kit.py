@@ -218,13 +218,11 @@ def test_sends_of_all_kinds_are_seen(lisa: Lisa) -> None:
 
 
 def test_the_server_of_every_day_is_out_of_reach(lisa: Lisa) -> None:
-    """What was made before the test, and not attached, raises at once: it neither waits nor writes."""
-    began = time.monotonic()
+    """What was made before the test, and not attached, raises the error of the kit, and writes nothing."""
     with pytest.raises(ValueError, match=r"lisa\.attach"):
         producer.send("orders", 1)
     with pytest.raises(ValueError, match=r"prefix must be .*lisa\.attach"):
         Producer(lisa.url, settings=producer._settings.model_copy(update={"prefix": "everyday"})).send("orders", 1)
-    assert time.monotonic() - began < 1
 
 
 def test_attached_clients_are_restored(lisa_server: str) -> None:

@@ -289,20 +289,22 @@ def test_a_transaction_waits_for_another_with_the_same_id(
     assert producer.find("orders", "order-7") is None
 
 
-def test_a_hint_makes_a_relay_look(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+def test_a_hint_makes_a_relay_look(
+    postgres: Engine, producer: Producer, relays: Callable[..., Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A relay in the same process does not wait for its next poll, however seldom it polls."""
+    monkeypatch.setattr("lisa_producer.outbox.relay._FIRST_POLL_S", 60)
     relay = relays(postgres, poll=60)
     outbox = Outbox(hint=relay.wake)
     thread = threading.Thread(target=relay.run)
     thread.start()
     try:
-        # By then polls are half a second apart.
-        idle(3)
         for connection in (Session(postgres), postgres.connect()):
+            idle(0.3)  # the look that finds nothing more is over, and the next one is a minute away
             with connection:
                 id = outbox.send(connection, "orders", 1, delay=60)
                 connection.commit()
-            wait_until(lambda id=id: producer.find("orders", id), 0.3)  # type: ignore[misc]
+            wait_until(lambda id=id: producer.find("orders", id), 20)  # type: ignore[misc]
     finally:
         relay.stop()
         thread.join()

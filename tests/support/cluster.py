@@ -60,9 +60,9 @@ class Cluster:
         """Triples of first slot, last slot and the port of their master, as one of the nodes has it."""
         return [(low, high, master[1]) for low, high, master, *_ in _ask(asked, "CLUSTER SLOTS")]
 
-    def count_waiting(self) -> int:
-        """The number of clients in a blocking command."""
-        return self._sum(lambda client: client.info("clients")["blocked_clients"])
+    def count_waiting(self, but: Server | None = None) -> int:
+        """The number of clients in a blocking command, at all nodes but one that hangs."""
+        return self._sum(lambda client: client.info("clients")["blocked_clients"], but)
 
     def count_calls(self, command: str) -> int:
         """How often clients have made a command, `client|id` for example."""
@@ -72,11 +72,12 @@ class Cluster:
         """How often nodes have answered with an error that begins so."""
         return self._sum(lambda client: client.info("errorstats").get(f"errorstat_{word}", {}).get("count", 0))
 
-    def _sum(self, look: "Callable[[redis.Redis], int]") -> int:
+    def _sum(self, look: "Callable[[redis.Redis], int]", but: Server | None = None) -> int:
         total = 0
         for node in self.nodes:
-            with node.client() as client:
-                total += look(client)
+            if node is not but:
+                with node.client() as client:
+                    total += look(client)
         return total
 
     def begin_to_move(self, key: str, target: Server | None = None) -> tuple[Server, Server]:

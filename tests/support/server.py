@@ -152,3 +152,8 @@ class Server:
 def count_calls(client: "redis.Redis", command: str) -> int:
     """Return how often clients of a server have made a command, `client|id` for example."""
     return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
+
+def reads_wait(client: "redis.Redis") -> bool:
+    """Whether a group's read waits at the server."""
+    return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())

@@ -51,6 +51,11 @@ class Wire:
         """A GET with a query."""
         return self.request("GET", f"{_BASE}{call}?{urlencode(parameters)}")
 
+    def count_polls(self) -> int:
+        """The number of long polls that wait at the gateway."""
+        metrics = self.request("GET", "/metrics").content
+        return next(int(line.split()[1]) for line in metrics.splitlines() if line.startswith("long_polls "))
+
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
         """Any request."""
         connection = http.client.HTTPConnection(self.address, timeout=30)

@@ -174,7 +174,7 @@ async def test_calls_to_a_node_that_hangs(own_cluster: Callable[..., Cluster], c
             reading = asyncio.create_task(
                 opened.call(consuming.read([*here, there], "g", "c", limit=9, block_ms=9_000))
             )
-            await idle_async(0.3)
+            await wait_until_async(lambda: cluster.count_waiting(but=node) == len(here))
             await other.call(send(keys, Outgoing(id, "+0", CONTENT)))
             assert [entry.id for _, entries in await reading for entry in entries] == [id]
         with pytest.raises(Unreachable):

@@ -65,7 +65,12 @@ async def test_a_hundred_viewers_cost_one_sampler(
         stats = client.info("commandstats")
         return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xlen", "hlen"))
 
-    async def cost(viewers: int) -> float:
+    async def see(stream: AsyncIterator[str], count: int) -> None:
+        while f"<b>{count}</b> waiting" not in await anext(stream):
+            pass
+
+    async def cost(viewers: int, first: int) -> int:
+        """Calls until all have seen three messages come."""
         limits = httpx.Limits(max_connections=None)
         async with (
             httpx.AsyncClient(base_url=f"{base_url}/dashboard/", timeout=60, limits=limits) as http,
@@ -75,13 +80,15 @@ async def test_a_hundred_viewers_cost_one_sampler(
             for stream in streams:
                 stack.push_async_callback(stream.aclose)
             await asyncio.gather(*(anext(stream) for stream in streams))
-            before, began = calls(), time.monotonic()
-            await asyncio.sleep(4)
-            return (calls() - before) / (time.monotonic() - began)
+            before = calls()
+            for count in range(first, first + 3):
+                await asyncio.to_thread(producer.send, topic, "x", delay=3_600)
+                await asyncio.gather(*(see(stream, count) for stream in streams))
+            return calls() - before
 
-    one = await cost(1)
-    many = await cost(100)
-    assert many < 2 * one + 10, (one, many)
+    one = await cost(1, 2)
+    many = await cost(100, 5)
+    assert many < 10 * one, (one, many)
 
 
 @pytest.mark.slow
