@@ -355,7 +355,7 @@ async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa, client: redi
 
 async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stops(lisa: Lisa) -> None:
     """It begins as the other ends, though it is not full."""
-    worker, begun, go_on = Worker("g"), asyncio.Event(), asyncio.Event()
+    worker, begun, later, go_on = Worker("g"), asyncio.Event(), asyncio.Event(), asyncio.Event()
     batches: list[list[int]] = []
 
     @worker.on("orders", batch=2, within=60)
@@ -364,13 +364,18 @@ async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stop
         begun.set()
         await go_on.wait()
 
+    @worker.on("signal")
+    async def note(_: Delivery) -> None:
+        later.set()
+
     lisa.attach(worker)
     await asyncio.to_thread(lisa.producer.send_many, "orders", [Message(body=n) for n in range(3)])
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.serve())
         await begun.wait()
         await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, 10, what="all are read")
-        await idle_async(0.2)  # the worker gets the answer
+        await asyncio.to_thread(lisa.send, "signal", 1)
+        await later.wait()  # a later read has been answered
         worker.stop()
         go_on.set()
     assert [len(batch) for batch in batches] == [2, 1]
