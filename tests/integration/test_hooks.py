@@ -16,7 +16,7 @@ from lisa_producer import AsyncProducer, Message, Producer, State
 from lisa_testing import Lisa
 from support.running import new_worker
 from support.server import reads_wait
-from support.waiting import idle_async, wait_until_async
+from support.waiting import wait_until_async
 
 _session: contextvars.ContextVar[str] = contextvars.ContextVar("session", default="none")
 
