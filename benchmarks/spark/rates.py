@@ -34,7 +34,7 @@ def _reads(bench: Bench) -> dict[str, Callable[[], object]]:
 
 
 def measure_rates(cores: int, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Returns seconds of each way in each round after the first, which warms up, and us of the server for a read row."""
+    """Returns seconds of each way in each round after the first, which warms up; and us of the server for a row."""
     spark = start_session(f"local[{cores}]")
     taken: dict[str, list[float]] = {}
 
