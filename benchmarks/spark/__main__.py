@@ -64,19 +64,9 @@ def _measure(rows: int, rounds: int) -> dict[str, Any]:
     for part, (_, sizes) in _PARTS.items():
         result[part] = {}
         for size in sizes:
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.spark",
-                "--rows",
-                rows,
-                "--rounds",
-                rounds,
-                "--part",
-                part,
-                size,
-            ]
-            done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True)
+            options = ("--rows", rows, "--rounds", rounds, "--part", part, size)
+            command = [sys.executable, "-m", "benchmarks.spark", *map(str, options)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             result[part][str(size)] = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -27,7 +27,7 @@ def _writes(bench: Bench) -> dict[str, Callable[[], None]]:
 
 def _reads(bench: Bench) -> dict[str, Callable[[], object]]:
     return {
-        "table by hand": bench.tableby_hand,
+        "table by hand": bench.table_by_hand,
         "table": bench.table,
         "pruned table": lambda: bench.table(dueUntil="2000-01-01T00:00:00Z"),
     }
