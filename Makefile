@@ -59,7 +59,7 @@ costs: .venv/synced ## commands and bytes of each step, compared with benchmarks
 	PYTHONPATH=tests $(RUN) python -m benchmarks.costs $(COSTS)
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
-	$(RUN) python benchmarks/spark_sink.py $(BENCH)
+	PYTHONPATH=tests $(RUN) python -m benchmarks.spark $(BENCH)
 
 bench-outbox: .venv/synced ## commit to stored, and rows per second of one relay; needs Debian's postgresql
 	PYTHONPATH=tests $(RUN) python benchmarks/outbox.py $(BENCH)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -13,7 +14,7 @@ from benchmarks.report import figure
 from benchmarks.workloads.curve import RATES
 from benchmarks.workloads.growth import LEVELS
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_spark"]
 
 _LISA, _PEER, _BASELINE = "#c0392b", "#8da0b3", "#d9d2c5"
 _PEERS = ["tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:gray"]
@@ -38,6 +39,23 @@ def draw(ratios: Ratios, directory: Path) -> list[Path]:
         chart.savefig(files[-1], dpi=120)
         plt.close(chart)
     return files
+
+
+def draw_spark(rows: int, seconds: Mapping[str, Mapping[str, list[float]]], file: Path) -> None:
+    """Draws the rows per second of a Spark cluster; `seconds` are those of each round, by executors and partitions."""
+    mpl.use("Agg")
+    chart, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for (executors, ways), colour in zip(seconds.items(), (_PEER, _LISA), strict=True):
+        label = "1 executor" if executors == "1" else f"{executors} executors"
+        axes.plot(list(ways), [rows / median(taken) for taken in ways.values()], "o-", color=colour, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_title("rows/s, by a standalone cluster of Spark", fontsize=10)
+    axes.set_xlabel("partitions")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    chart.savefig(file, dpi=120)
+    plt.close(chart)
 
 
 def _throughput(ratios: Ratios) -> Figure:

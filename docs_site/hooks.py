@@ -33,7 +33,9 @@ def on_files(files: Files, config: Any) -> Files:
     }
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
-    for picture in re.findall(r"\]\((benchmarks/[^)]+\.png)\)", pages["index.md"]):
+    texts = [pages["index.md"], *(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md"))]
+    pictures = (re.findall(r"\]\((?:\.\./)?(benchmarks/[^)]+\.png)\)", text) for text in texts)
+    for picture in sorted({each for found in pictures for each in found}):
         files.append(File.generated(config, picture, abs_src_path=str(ROOT / picture)))
     return files
 

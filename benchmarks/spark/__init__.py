@@ -1,0 +1,1 @@
+"""How fast Spark writes to Lisa and reads from it."""
