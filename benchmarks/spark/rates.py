@@ -54,7 +54,8 @@ def measure_rates(cores: int, rows: int, rounds: int) -> dict[str, list[float]]:
                 time_it(name, write, kept=round_ > 0)
             for name, read in _reads(bench).items():
                 time_it(name, read, kept=round_ > 0)
-            for name, read in {"consumer": bench.consume, "stream": bench.stream}.items():
+            streams: dict[str, Callable[[], object]] = {"consumer": bench.consume, "stream": bench.stream}
+            for name, read in streams.items():
                 client.flushall()
                 bench.make_ready()
                 before = bench.server_us()

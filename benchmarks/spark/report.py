@@ -21,7 +21,7 @@ _TWINS = {"table": "table by hand", "pruned table": "table", "stream": "consumer
 
 def report(result: Mapping[str, Any]) -> bool:
     """Prints the results. Returns whether all targets hold."""
-    rows, targets = result["rows"], {}
+    rows, targets = result["rows"], dict[str, bool]()
     print(f"{rows:,} rows of 200-byte bodies; medians of the rounds\n")
     print(f"{'cores':<7}{'':<18}{'rows/s':>10}{'seconds':>10}{'spread':>16}{'against':>25}")
     for cores, ways in result["seconds"].items():

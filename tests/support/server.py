@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -154,7 +155,7 @@ def count_calls(client: "redis.Redis", command: str) -> int:
     return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
-def reads_wait(client: "redis.Redis") -> bool:
+def reads_wait(client: Any) -> bool:
     """Whether a group's read waits at the server, or at a node of the Cluster."""
     nodes = client.get_nodes() if isinstance(client, redis.RedisCluster) else ()
     clients = [node.redis_connection for node in nodes if node.redis_connection] or [client]
