@@ -157,7 +157,7 @@ def count_calls(client: "redis.Redis", command: str) -> int:
 
 def reads_wait(client: Any) -> bool:
     """Whether a group's read waits at the server, or at a node of the Cluster."""
-    nodes = client.get_nodes() if isinstance(client, redis.RedisCluster) else ()
+    nodes = client.get_nodes() if hasattr(client, "get_nodes") else ()
     clients = [node.redis_connection for node in nodes if node.redis_connection] or [client]
     found = (each for one in clients for each in one.client_list())
     return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in found)
