@@ -19,6 +19,7 @@ __all__ = [
     "Begun",
     "Clock",
     "Damage",
+    "dump",
     "Drained",
     "Ended",
     "Event",
