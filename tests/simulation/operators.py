@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
@@ -71,7 +72,8 @@ async def prepare(cast: Cast) -> None:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
             await admin.create_group(TICKS, cast.groups[0])
             for name, fields in (cast.schedules or {"beat": {"every": PERIOD_MS / 1000}}).items():
-                await admin.set_schedule(TICKS, name, body="tick", catchup="all", **fields)
+                moments = {each: datetime.fromtimestamp(fields[each], UTC) for each in ("start", "until") if each in fields}
+                await admin.set_schedule(TICKS, name, body="tick", catchup="all", **{**fields, **moments})
 
 
 async def _fail(guest: str, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -97,22 +97,21 @@ class _Year:
                 half_s = int(abs(by).total_seconds()) // 2
                 self.watched |= {second, second + half_s, second - half_s}
                 self._daily(name, zone, middle)
-                self._half_hourly(f"{name} {number}", zone, second)
+                self._half_hourly(f"{name.replace('/', '.')}-{number}", zone, second)
 
     def _daily(self, name: str, zone: ZoneInfo, time: datetime) -> None:
-        key = f"{name} {time:%H:%M}"
+        key = f"{name.replace('/', '.')}-{time:%H:%M}"
         if key in self.schedules:
             return
         self.schedules[key] = {"cron": f"{time:%M %H} * * *", "tz": name, "catchup_window": 31 * _DAY_S}
-        days = (time + timedelta(days=day) for day in range(-400, 400))
-        seconds = (_first_shown(day, zone) for day in days)
+        first = _local(_YEAR[0], zone).replace(hour=time.hour, minute=time.minute)
+        seconds = [_first_shown(first + timedelta(days=day), zone) for day in range(-1, 368)]
         self.ticks.update((key, second) for second in seconds if _YEAR[0] <= second <= _YEAR[-1])
 
     def _half_hourly(self, key: str, zone: ZoneInfo, second: int) -> None:
         """By real time, for an hour before and after a change."""
         seconds = range(second - 3600, second + 3601, _QUARTER_S)
-        start, until = (datetime.fromtimestamp(each, UTC).isoformat() for each in (seconds[0], seconds[-1]))
-        fields = {"cron": "*/30 * * * *", "tz": str(zone), "start": start, "until": until}
+        fields = {"cron": "*/30 * * * *", "tz": str(zone), "start": seconds[0], "until": seconds[-1]}
         self.schedules[key] = fields | {"catchup_window": 31 * _DAY_S}
         self.ticks.update((key, each) for each in seconds if _local(each, zone).minute % 30 == 0)
 
