@@ -19,7 +19,6 @@ __all__ = [
     "Begun",
     "Clock",
     "Damage",
-    "dump",
     "Drained",
     "Ended",
     "Event",
@@ -38,6 +37,8 @@ __all__ = [
     "Told",
     "Unrecorded",
     "Visit",
+    "dump",
+    "load",
     "now",
     "read_history",
 ]

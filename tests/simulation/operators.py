@@ -72,7 +72,9 @@ async def prepare(cast: Cast) -> None:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
             await admin.create_group(TICKS, cast.groups[0])
             for name, fields in (cast.schedules or {"beat": {"every": PERIOD_MS / 1000}}).items():
-                moments = {each: datetime.fromtimestamp(fields[each], UTC) for each in ("start", "until") if each in fields}
+                moments = {
+                    each: datetime.fromtimestamp(fields[each], UTC) for each in ("start", "until") if each in fields
+                }
                 await admin.set_schedule(TICKS, name, body="tick", catchup="all", **{**fields, **moments})
 
 
