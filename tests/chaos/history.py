@@ -37,6 +37,8 @@ __all__ = [
     "Told",
     "Unrecorded",
     "Visit",
+    "dump",
+    "load",
     "now",
     "read_history",
 ]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
@@ -12,6 +13,7 @@ from chaos.history import Asked, Told, Visit, now
 from chaos.topics import METERED, PREFIX, RESHARDED, policies_with
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.keys import split_copy
+from lisa_common.model.policy import Policy
 from lisa_common.protocol.producing import State
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
@@ -22,7 +24,7 @@ from simulation.plan import Cast, Step
 from simulation.programs import URL
 from simulation.ticks import TICKS
 
-__all__ = ["PERIOD_MS", "SPARE", "WINDOW_MS", "Operators", "prepare"]
+__all__ = ["PERIOD_MS", "SPARE", "WINDOW_MS", "Operators", "policies_of", "prepare"]
 
 SPARE = "spare"
 """The topic that is filled and dropped."""
@@ -46,11 +48,20 @@ def _connected() -> AsyncAdmin:
     return AsyncAdmin(settings=_ADMIN, patience_s=1.0)
 
 
+def policies_of(cast: Cast) -> dict[str, Policy]:
+    """The policies of the topics that are judged by the history."""
+    usual = policies_with(WINDOW_MS)
+    return {
+        topic: Policy.of(usual[topic].model_dump(exclude_unset=True) | cast.policies.get(topic, {}))
+        for topic in cast.topics
+    }
+
+
 async def prepare(cast: Cast) -> None:
     """Makes topics, groups and the schedule, before anything else happens."""
     async with _connected() as admin:
-        for topic in cast.topics:
-            await admin.create_topic(topic, **policies_with(WINDOW_MS)[topic].model_dump(exclude_unset=True))
+        for topic, policy in policies_of(cast).items():
+            await admin.create_topic(topic, **policy.model_dump(exclude_unset=True))
             for group in cast.groups:
                 await admin.create_group(topic, group)
         for topic in LINKED if cast.linkers else ():
@@ -60,7 +71,11 @@ async def prepare(cast: Cast) -> None:
         if cast.ticks:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
             await admin.create_group(TICKS, cast.groups[0])
-            await admin.set_schedule(TICKS, "beat", every=PERIOD_MS / 1000, body="tick", catchup="all")
+            for name, fields in (cast.schedules or {"beat": {"every": PERIOD_MS / 1000}}).items():
+                moments = {
+                    each: datetime.fromtimestamp(fields[each], UTC) for each in ("start", "until") if each in fields
+                }
+                await admin.set_schedule(TICKS, name, body="tick", catchup="all", **{**fields, **moments})
 
 
 async def _fail(guest: str, count: int) -> None:

@@ -5,8 +5,8 @@ The steps are data, so a story can be shrunk: a run may leave out any of them.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaos.topics import GROUPS, KEYED, LOADED, METERED, RESHARDED, RETURNED
@@ -130,6 +130,10 @@ class Cast:
     """The groups that handle chains; the first of them handles drafts, too."""
     shifts_ms: tuple[int, ...]
     """How far the clocks of programs are ahead, in turn."""
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What differs from the usual policy of a topic."""
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name, in place of the usual one. The judges of the run judge the usual one only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +144,12 @@ class Plan:
     seconds: float
     cast: Cast
     steps: tuple[Step, ...]
+    tells: bool = False
+    """Whether its outcome holds the history."""
 
     def without(self, numbers: Collection[int]) -> "Plan":
         """The same run without some of its steps."""
-        return Plan(self.seed, self.seconds, self.cast, tuple(s for s in self.steps if s.number not in numbers))
+        return replace(self, steps=tuple(s for s in self.steps if s.number not in numbers))
 
 
 def draw(seed: str, seconds: float, *, calm: bool = False) -> Plan:

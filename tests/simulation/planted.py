@@ -140,8 +140,8 @@ _ALL = (
         "a promotion 20 ms early",
         "A message becomes ready 20 ms before it is due.",
         "lua/promote.lua",
-        "local now = clock(now_ms)\n",
-        "local now = clock(now_ms) + 20\n",
+        "local now = math.floor(exact_now)\n",
+        "local now = math.floor(exact_now) + 20\n",
     ),
     Plant(
         "a group drop that ends nothing",
@@ -168,9 +168,8 @@ _ALL = (
         "a reshard closes nothing",
         "The former shards take new messages until they are drained.",
         "manager/src/lisa_manager/resharding.py",
-        "    yield [producing.close_shard(keys, []) for keys in before.shards]\n    if policy.is_limited:\n"
-        "        yield from apply_limits(prefix, topic)\n    yield from _reconcile_groups",
-        "    if policy.is_limited:\n        yield from apply_limits(prefix, topic)\n    yield from _reconcile_groups",
+        "    yield [producing.close_shard(keys, []) for keys in before.shards]\n    if policy.limits_revision:\n",
+        "    if policy.limits_revision:\n",
     ),
     Plant(
         "a dead letter under another id",

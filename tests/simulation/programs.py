@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -25,7 +26,7 @@ from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS, Links, NotingCore
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.notebook import Notebook
 from simulation.plan import LIGHT_SETTINGS, Cast, Step
-from simulation.ticks import TICKS
+from simulation.ticks import TICKS, Tick
 
 __all__ = ["URL", "Programs"]
 
@@ -66,8 +67,8 @@ class Programs:
         """Groups and messages whose handlers have held their topic back."""
         self.holds: list[Hold] = []
         self.links = Links()
-        self.ticks: list[tuple[int, str]] = []
-        """The tick in ms and the message, by id and shard, of each delivery of the schedule's topic."""
+        self.ticks: list[Tick] = []
+        """Each delivery of the schedules' topic."""
 
     def main(self, name: str, life: int) -> Main:
         """The main function of a program, by its name, such as `worker-billing-0`; `life` counts its starts."""
@@ -195,7 +196,8 @@ class Programs:
 
         @worker.on(TICKS)
         async def tick(delivery: Delivery) -> None:
-            self.ticks.append((tick_ms_of(delivery.headers), f"{delivery.id} in {delivery.shard!r}"))
+            schedule, message = delivery.headers["lisa-schedule"], f"{delivery.id} in {delivery.shard!r}"
+            self.ticks.append(Tick(schedule, tick_ms_of(delivery.headers), message, int(time.time() * 1000)))
 
         return worker
 

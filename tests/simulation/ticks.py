@@ -2,16 +2,28 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from chaos.draining import Room
 from chaos.schedule_verdict import tick_ms_of
 from chaos.verdict import Verdict
 from lisa_common.model.record import unpack_record
 
-__all__ = ["TICKS", "judge", "stored"]
+__all__ = ["TICKS", "Tick", "judge", "stored"]
 
 TICKS = "ticks"
 """The topic of the schedule."""
+
+
+class Tick(NamedTuple):
+    """A delivery of a tick."""
+
+    schedule: str
+    tick_ms: int
+    message: str
+    """Its id and shard."""
+    at_ms: int
+    """When, by the clock of its worker."""
 
 
 def stored(room: Room) -> set[int]:
@@ -21,11 +33,11 @@ def stored(room: Room) -> set[int]:
     return {tick_ms_of(record.headers) for record in records}
 
 
-def judge(verdict: Verdict, seen: Sequence[tuple[int, str]], left: Collection[int], period_ms: int) -> None:
-    """Judges the deliveries of a schedule: the tick (in ms) and the message of each. Ticks `left` are still stored."""
+def judge(verdict: Verdict, seen: Sequence[Tick], left: Collection[int], period_ms: int) -> None:
+    """Judges the deliveries of a schedule. Ticks `left`, in ms, are still stored."""
     ids: defaultdict[int, set[str]] = defaultdict(set)
-    for tick_ms, id in seen:
-        ids[tick_ms].add(id)
+    for tick in seen:
+        ids[tick.tick_ms].add(tick.message)
     for tick_ms, found in ids.items():
         verdict.check(16, len(found) == 1, f"tick {tick_ms} is the messages {sorted(found)}")
         verdict.check(16, tick_ms % period_ms == 0, f"{tick_ms} is no tick of the schedule")

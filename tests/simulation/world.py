@@ -17,9 +17,9 @@ from redis.retry import Retry
 from chaos.checker import check
 from chaos.draining import audit, is_drained, keys_left, unfinished, write_left, write_letters
 from chaos.history import Clock as ClockSample
-from chaos.history import Drained, Fault, Outage, Problem, now
+from chaos.history import Drained, Fault, Outage, Problem, dump, now
 from chaos.kinds import STRANDED
-from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, policies_with, topics_of
+from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
@@ -31,12 +31,13 @@ from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
-from simulation.operators import PERIOD_MS, WINDOW_MS, Operators, prepare
+from simulation.operators import PERIOD_MS, Operators, policies_of, prepare
 from simulation.plan import Plan, Step, audited, names_of
 from simulation.programs import Programs
 from simulation.server import Server
 from simulation.story import tell
 from simulation.strikes import Strike
+from simulation.ticks import Tick
 from support.in_flight import InFlight
 
 __all__ = ["Outcome", "World", "play"]
@@ -64,6 +65,11 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     """What happened, fault by fault, for people."""
+    ticks: list[Tick] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    """Those that are left."""
+    history: list[str] = field(default_factory=list)
+    """A line for each event, where the plan asks for it."""
     fired: Counter[str] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
     pairs: Counter[str] = field(default_factory=Counter)
@@ -253,7 +259,17 @@ class World:
                 network.cut_all()
             case "server's clock steps":
                 self._step_clock(facts["by_ms"])
+            case "the machine sleeps":
+                seconds = max(0.0, facts["until_s"] - self.loop.time())
+                # Once the fault is written.
+                self.loop.call_soon(self._sleep, seconds)
         self._fault(what, seconds)
+
+    def _sleep(self, seconds: float) -> None:
+        """As a machine that is suspended with all that runs on it: no callback runs, while all clocks go on."""
+        self._sample()
+        self.clock.us += int(seconds * 1e6)
+        self._sample()
 
     def _kill_server(self, loss_s: float) -> None:
         self.recorder.write(Outage(now()))
@@ -387,12 +403,12 @@ class World:
     def judge(self) -> Outcome:
         """The verdict on the history."""
         outcome = self.outcome
-        all_topics, groups = topics_of(policies_with(WINDOW_MS)), self.plan.cast.groups
-        topics = {name: replace(all_topics[name], groups=groups) for name in self.plan.cast.topics}
+        groups = self.plan.cast.groups
+        topics = {name: replace(it, groups=groups) for name, it in topics_of(policies_of(self.plan.cast)).items()}
         events = sorted(self.recorder.events, key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
         outages = [event.at for event in events if isinstance(event, Outage)]
-        if self.plan.cast.ticks:
+        if self.plan.cast.ticks and not self.plan.cast.schedules:
             ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
@@ -403,6 +419,9 @@ class World:
         outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]
         outcome.checked.update({str(promise): count for promise, count in verdict.checked.items()})
         outcome.digest = self.network.digest
+        outcome.ticks = self._programs.ticks
+        outcome.keys = sorted(key.decode(errors="replace") for key in self.admin.scan_iter(count=1_000))
+        outcome.history = [dump(event).decode() for event in events] if self.plan.tells else []
         outcome.messages, outcome.deliveries = verdict.counts["messages"], verdict.counts["deliveries"]
         outcome.commands.update(self.network.commands)
         outcome.pairs.update({f"{first} > {second}": n for (first, second), n in self.network.pairs.items()})
