@@ -7,6 +7,7 @@ import pytest
 
 from simulation.__main__ import SECONDS
 from simulation.plan import draw
+from simulation.planted import PLANTED
 from simulation.pool import Pool, Run
 from simulation.shrink import promises_of, shrink
 from support.engines import binary
@@ -78,6 +79,12 @@ def test_a_planted_fault_is_found_and_its_story_shrinks(planted: Callable[[str],
     assert promises_of(told) & promises_of(failed)
     assert len(shrunk["without"]) > len(draw(request["seed"], 15.0).steps) - 10
     assert told["story"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_fault_fits_the_product(name: str) -> None:
+    """The lines that it changes are there, once: else nobody could tell that it is found."""
+    PLANTED[name].change(PLANTED[name].file.read_text("utf-8"))
 
 
 def test_a_plan_is_drawn_from_its_seed_alone() -> None:
