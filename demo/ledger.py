@@ -146,6 +146,9 @@ def _judge_deliveries(ledger: Ledger, id: str, story: _Story, visibility_ms: int
         if delivery.attempt > 1 or before is not None:
             _explain(ledger, story, before, delivery, visibility_ms)
     most = story.sent.max_retries + 1
+    if begun and (most in story.killed or begun[-1] in ledger.duplicates.get(_EXPIRED, ())):
+        # What is abandoned at its last attempt is delivered once more, alone.
+        most += 1
     if begun and begun[-1].attempt > most:
         ledger.problems.append(f"{id}: delivered {begun[-1].attempt} times, {most} are allowed")
 

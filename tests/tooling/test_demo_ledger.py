@@ -89,6 +89,14 @@ def test_a_lease_that_ran_out_explains_a_duplicate() -> None:
     assert ledger.problems == []
 
 
+def test_what_a_killed_worker_held_at_its_last_attempt_comes_once_more() -> None:
+    """Also if its handler had failed, and the worker died before it could say so."""
+    attempts = [(_begun(attempt, attempt * 1_000), _ended(attempt, error="no")) for attempt in (1, 2, 3, 4)]
+    events = [_sent(), *(event for pair in attempts for event in pair)]
+    assert _audit(*events, Killed("w1", 3_200, [("m", 3)]), end="garbage").problems == []
+    assert _audit(*events, Killed("w1", 2_200, [("m", 2)]), end="garbage").problems
+
+
 DUPLICATE = (_begun(2, 1_300), _ended(2, 1_400))
 
 VIOLATIONS: dict[str, tuple[tuple[Event, ...], str, str]] = {
