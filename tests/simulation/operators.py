@@ -52,7 +52,7 @@ def policies_of(cast: Cast) -> dict[str, Policy]:
     """The policies of the topics that are judged by the history."""
     usual = policies_with(WINDOW_MS)
     return {
-        topic: Policy.of(usual[topic].model_dump(exclude_unset=True) | cast.policies.get(topic, {}))
+        topic: Policy.of({**usual[topic].model_dump(exclude_unset=True), **cast.policies.get(topic, {})})
         for topic in cast.topics
     }
 

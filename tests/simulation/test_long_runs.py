@@ -316,14 +316,20 @@ def _reshards(seed: str) -> list[tuple[float, str, dict[str, Any]]]:
         steps.append((at_s + 0.5, "reshard", {"topic": RESHARDED, "shards": shards}))
         for _ in range(4):
             mark = f"m{len(steps)}"
-            facts = {"by": 0, "topic": RESHARDED, "mark": mark, "size": 40, "delay_ms": dice.choice((0, 0, 300))}
+            facts: dict[str, Any] = {
+                "by": 0,
+                "topic": RESHARDED,
+                "mark": mark,
+                "size": 40,
+                "delay_ms": dice.choice((0, 0, 300)),
+            }
             is_again = bool(ids) and dice.random() < 0.25
             facts["id"] = dice.choice(ids[-4:]) if is_again else mark
             facts["plan"] = "ok" if is_again else dice.choice(("ok", "fail1"))
             ids.append(facts["id"])
             steps.append((at_s + dice.random(), "again" if is_again else "send", facts))
         if number % 4 == 0:
-            strike = {"role": dice.choice(("manager", "producer", "worker", "operator")), "command": ""}
+            strike: dict[str, Any] = {"role": dice.choice(("manager", "producer", "worker", "operator")), "command": ""}
             strike |= {"fate": dice.choice(_LOST), "seconds": dice.uniform(0.05, 1), "down_s": 0.1}
             steps.append((at_s + dice.random(), "strike", strike))
         at_s += dice.uniform(1.2, 1.6)
