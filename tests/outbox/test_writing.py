@@ -293,14 +293,15 @@ def test_a_hint_makes_a_relay_look(
     postgres: Engine, producer: Producer, relays: Callable[..., Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relay in the same process does not wait for its next poll, however seldom it polls."""
-    monkeypatch.setattr("lisa_producer.outbox.relay._FIRST_POLL_S", 60)
+    # After a look that finds nothing the next ones come after 0.5 and 50 s: a hint comes before its commit.
+    monkeypatch.setattr("lisa_producer.outbox.relay._SLOWER", 100)
     relay = relays(postgres, poll=60)
     outbox = Outbox(hint=relay.wake)
     thread = threading.Thread(target=relay.run)
     thread.start()
     try:
         for connection in (Session(postgres), postgres.connect()):
-            idle(0.3)  # the look that finds nothing more is over, and the next one is a minute away
+            idle(1)  # the next look is 50 s away
             with connection:
                 id = outbox.send(connection, "orders", 1, delay=60)
                 connection.commit()
