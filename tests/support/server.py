@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -155,9 +154,6 @@ def count_calls(client: "redis.Redis", command: str) -> int:
     return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
-def reads_wait(client: Any) -> bool:
-    """Whether a group's read waits at the server, or at a node of the Cluster."""
-    nodes = client.get_nodes() if hasattr(client, "get_nodes") else ()
-    clients = [node.redis_connection for node in nodes if node.redis_connection] or [client]
-    found = (each for one in clients for each in one.client_list())
-    return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in found)
+def reads_wait(client: "redis.Redis") -> bool:
+    """Whether a group's read waits at the server."""
+    return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())
