@@ -33,9 +33,8 @@ def on_files(files: Files, config: Any) -> Files:
     }
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
-    texts = [pages["index.md"], *(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md"))]
-    pictures = (re.findall(r"\]\((?:\.\./)?(benchmarks/[^)]+\.png)\)", text) for text in texts)
-    for picture in sorted({each for found in pictures for each in found}):
+    text = "".join([pages["index.md"], *(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md"))])
+    for picture in sorted(set(re.findall(r"\]\((?:\.\./)?(benchmarks/[^)]+\.png)\)", text))):
         files.append(File.generated(config, picture, abs_src_path=str(ROOT / picture)))
     return files
 

@@ -34,7 +34,7 @@ _PARTS: dict[str, tuple[Callable[[int, int, int], object], tuple[int, ...]]] = {
     "ping ms": (measure_pings, (128,)),
     "cluster seconds": (measure_cluster, (1, 2)),
 }
-"""What measures each part, and for which numbers of cores, tasks or executors."""
+"""By part, the function that measures it, and the numbers of cores, tasks or executors that it is called with."""
 
 
 def main() -> None:

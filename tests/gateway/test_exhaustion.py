@@ -21,6 +21,7 @@ from lisa_gateway.loop_lag import LoopLag
 from support.gateways import Gateways
 from support.plain import plain_client
 from support.waiting import idle, idle_async, wait_until, wait_until_async
+from support.wire import polls_in
 
 JSON = {"content-type": "application/json"}
 TEXT = {"content-type": "text/plain"}
@@ -345,7 +346,7 @@ def test_a_topic_is_dropped_under_its_pollers(http: httpx.Client, base_url: str,
 
     thread = threading.Thread(target=poll)
     thread.start()
-    wait_until(lambda: "\nlong_polls 1" in http.get("/metrics").text, what="it waits")
+    wait_until(lambda: polls_in(http.get("/metrics").text) == 1, what="it waits")
     assert http.delete(f"/v1/topics/{topic}?force=true").status_code == 200
     thread.join()
     assert answers == [{"deliveries": []}] * 2
@@ -362,7 +363,7 @@ def test_a_message_reaches_a_poller_that_came_before_its_topic(http: httpx.Clien
 
     thread = threading.Thread(target=poll)
     thread.start()
-    wait_until(lambda: http.get("/metrics").text.count("\nlong_polls 1"), what="it waits")
+    wait_until(lambda: polls_in(http.get("/metrics").text) == 1, what="it waits")
     http.post(f"{CALLS}sendMsg", data={"topic": topic, "msg": "x", "delayMillis": 0, "msgId": "a"})
     thread.join()
     assert [each["msgId"] for each in answers[0]["delayMsgList"]] == ["a"]

@@ -19,6 +19,7 @@ from lisa_gateway.access import hash_of, new_token
 from support.gateways import Gateways
 from support.http_proxies import PROXIES, USER, proxied
 from support.waiting import wait_until
+from support.wire import polls_in
 
 _TOKEN = new_token()
 _GRANTS = [
@@ -272,7 +273,7 @@ def test_a_reader_that_hangs_up_takes_nothing_along(front: str, root: httpx.Clie
     framing = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
 
     def waiting() -> int:
-        return int(re.search(r"\nlong_polls (\d+)", root.get("/metrics").text)[1])  # type: ignore[index]
+        return polls_in(root.get("/metrics").text)
 
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(head.encode() + framing + body)

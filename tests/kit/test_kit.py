@@ -218,7 +218,7 @@ def test_sends_of_all_kinds_are_seen(lisa: Lisa) -> None:
 
 
 def test_the_server_of_every_day_is_out_of_reach(lisa: Lisa) -> None:
-    """What was made before the test, and not attached, raises the error of the kit, and writes nothing."""
+    """A client that was made before the test and is not attached raises an error of the kit, and writes nothing."""
     with pytest.raises(ValueError, match=r"lisa\.attach"):
         producer.send("orders", 1)
     with pytest.raises(ValueError, match=r"prefix must be .*lisa\.attach"):

@@ -24,12 +24,12 @@ from simulation.plan import Cast, Step
 from simulation.programs import URL
 from simulation.ticks import TICKS
 
-__all__ = ["PERIOD_MS", "SPARE", "WINDOW_MS", "Operators", "policies_of", "prepare"]
+__all__ = ["PERIOD_MS", "SPARE", "Operators", "policies_of", "prepare"]
 
 SPARE = "spare"
 """The topic that is filled and dropped."""
 
-WINDOW_MS = 86_400_000
+_WINDOW_MS = 86_400_000
 """The dedup window: longer than all steps of the clock."""
 
 _TIMEOUT_S = 2.0
@@ -50,7 +50,7 @@ def _connected() -> AsyncAdmin:
 
 def policies_of(cast: Cast) -> dict[str, Policy]:
     """The policies of the topics that are judged by the history."""
-    usual = policies_with(WINDOW_MS)
+    usual = policies_with(_WINDOW_MS)
     return {
         topic: Policy.of({**usual[topic].model_dump(exclude_unset=True), **cast.policies.get(topic, {})})
         for topic in cast.topics

@@ -131,7 +131,7 @@ class Cast:
     shifts_ms: tuple[int, ...]
     """How far the clocks of programs are ahead, in turn."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What differs from the usual policy of a topic."""
+    """By topic, the policy fields that differ from the usual ones."""
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name, in place of the usual one. The judges of the run judge the usual one only."""
 
@@ -145,7 +145,7 @@ class Plan:
     cast: Cast
     steps: tuple[Step, ...]
     tells: bool = False
-    """Whether its outcome holds the history."""
+    """Whether its outcome includes the history and the keys that are left."""
 
     def without(self, numbers: Collection[int]) -> "Plan":
         """The same run without some of its steps."""

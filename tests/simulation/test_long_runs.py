@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -69,7 +70,7 @@ _ON_TIME_MS = 500
 
 
 def _local(second: int, zone: ZoneInfo) -> datetime:
-    """What the clocks of a zone show."""
+    """Returns the local time of a zone at a moment."""
     return datetime.fromtimestamp(second, zone).replace(tzinfo=None, fold=0)
 
 
@@ -126,11 +127,8 @@ class _Year:
         months = range(_YEAR[0], _YEAR[-1], 25 * _DAY_S)
         wakes = [each - _EPOCH_S for each in sorted({*months, *self.watched, _YEAR[-1]})]
         return [
-            (_AWAKE_S, "the machine sleeps", {"until_s": wakes[0] - 1}),
-            *(
-                (wake + _AWAKE_S, "the machine sleeps", {"until_s": later - 1})
-                for wake, later in zip(wakes, [*wakes[1:], wakes[-1]], strict=True)
-            ),
+            (wake + _AWAKE_S, "the machine sleeps", {"until_s": later - 1})
+            for wake, later in pairwise([0, *wakes, wakes[-1]])
         ]
 
 
@@ -159,11 +157,11 @@ _END_S = 32 * _DAY_S
 _LIT_S = 3.0
 """How long the machine is awake each time."""
 _BLUR_S = 60.0
-"""What is closer to the end of a time is not judged: it may be this or that."""
+"""A send this close to the end of a window is not judged: it may fall on either side."""
 
 
 class _Month:
-    """Sends all over a month, which come due all over it; the worker is away for days, once after each week."""
+    """Messages are sent and due all over a month. Now and then the worker or the manager is away for some days."""
 
     def __init__(self, seed: str) -> None:
         self._dice = random.Random(seed)
@@ -206,15 +204,15 @@ class _Month:
 
 
 class _Told:
-    """What the history of a run tells: times in seconds."""
+    """The history of a run. Times are in seconds."""
 
     def __init__(self, answer: Run) -> None:
         self.outcomes: dict[str, tuple[float, str, int | None]] = {}
         """Of sends, by mark: when they ended, how, and the due time in ms."""
         self.reads = defaultdict[str, list[float]](list)
-        """By mark, in ms of the server."""
-        self.left = dict[str, str]()
-        """Reasons of garbage, by id."""
+        """When each message was read, by mark."""
+        self.left = set[str]()
+        """The ids that are still garbage at the end."""
         sent: dict[str, list[Sending]] = {}
         for event in (load(line) for line in answer["history"]):
             match event:
@@ -227,11 +225,11 @@ class _Told:
                     for taken in event.taken:
                         self.reads[taken.mark].append(event.at)
                 case Left():
-                    self.left[event.id] = event.reason
+                    self.left.add(event.id)
         self.end_s = answer["virtual_s"] + _BOOT_S
 
     def judge_deliveries(self, month: _Month) -> None:
-        """What was stored is delivered once, neither early nor after its time to live; what was not, never."""
+        """A stored message is delivered once, neither early nor after its time to live; a refused one never is."""
         for mark, (_, facts) in month.sends.items():
             outcome, due_ms, reads = self.outcomes[mark][1], self.outcomes[mark][2], self.reads[mark]
             ttl_ms = facts.get("ttl_ms")
@@ -341,7 +339,7 @@ def test_many_reshards_under_load(pool: Pool) -> None:
     # Former shards must drain soon: three of them may hold anything.
     policies = {RESHARDED: {"dedup_window_ms": 2_000}}
     cast = _CAST | {"topics": [RESHARDED], "workers": 1, "producers": 1, "policies": policies}
-    answer = _play(pool, "reshards", calm=True, cast=cast, more=_reshards("reshards"))
+    answer = _play(pool, "reshards", calm=True, cast=cast, more=_reshards("reshards"), tells=True)
     assert not answer["violations"]
     shards = [re.fullmatch(r"chaos:\{mail/\d\.(\d+)\}:ready", key) for key in answer["keys"]]
     assert max(int(each[1]) for each in shards if each) > _RESHARDS / 4

@@ -67,7 +67,7 @@ class Outcome:
     """What happened, fault by fault, for people."""
     ticks: list[Tick] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
-    """Those that are left."""
+    """The keys that are left, where the plan asks for them."""
     history: list[str] = field(default_factory=list)
     """A line for each event, where the plan asks for it."""
     fired: Counter[str] = field(default_factory=Counter)
@@ -420,8 +420,9 @@ class World:
         outcome.checked.update({str(promise): count for promise, count in verdict.checked.items()})
         outcome.digest = self.network.digest
         outcome.ticks = self._programs.ticks
-        outcome.keys = sorted(key.decode(errors="replace") for key in self.admin.scan_iter(count=1_000))
-        outcome.history = [dump(event).decode() for event in events] if self.plan.tells else []
+        if self.plan.tells:
+            outcome.keys = sorted(key.decode(errors="replace") for key in self.admin.scan_iter(count=1_000))
+            outcome.history = [dump(event).decode() for event in events]
         outcome.messages, outcome.deliveries = verdict.counts["messages"], verdict.counts["deliveries"]
         outcome.commands.update(self.network.commands)
         outcome.pairs.update({f"{first} > {second}": n for (first, second), n in self.network.pairs.items()})

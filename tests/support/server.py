@@ -155,5 +155,5 @@ def count_calls(client: "redis.Redis", command: str) -> int:
 
 
 def reads_wait(client: "redis.Redis") -> bool:
-    """Whether a group's read waits at the server."""
+    """Return whether a client waits for messages in a read of a group."""
     return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())

@@ -3,12 +3,13 @@
 import asyncio
 import http.client
 import json
+import re
 import socket
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-__all__ = ["AsyncWire", "Reply", "Wire", "raw_exchange"]
+__all__ = ["AsyncWire", "Reply", "Wire", "polls_in", "raw_exchange"]
 
 _BASE = "/camellia/delayQueue/"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded;charset=utf-8"}
@@ -37,6 +38,13 @@ class Reply(NamedTuple):
         return self.content["delayMsgList"]
 
 
+def polls_in(metrics: str) -> int:
+    """Returns the number of long polls that wait, from a gateway's metrics."""
+    found = re.search(r"^long_polls (\d+)", metrics, re.MULTILINE)
+    assert found, metrics
+    return int(found[1])
+
+
 class Wire:
     """Makes calls of one gateway, each on a connection of its own."""
 
@@ -53,8 +61,7 @@ class Wire:
 
     def count_polls(self) -> int:
         """The number of long polls that wait at the gateway."""
-        metrics = self.request("GET", "/metrics").content
-        return next(int(line.split()[1]) for line in metrics.splitlines() if line.startswith("long_polls "))
+        return polls_in(self.request("GET", "/metrics").content)
 
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
         """Any request."""
