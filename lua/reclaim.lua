@@ -26,7 +26,7 @@
 -- ARGV[9] limit      number  at most so many deliveries
 -- returns  { next cursor, number reclaimed to retry, to garbage, no longer owed, released, ms until the first lease with a
 --          length of its own ends or -1, number of expired ones in garbage }; the cursor is "0-0" after the last
---@include clock, entry, fail, failure, give_back, held, lease, requeue, wake, wake_unparked
+--@include clock, delivered, entry, fail, failure, give_back, held, lease, requeue, wake, wake_unparked
 local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
 math.randomseed(seed)
@@ -52,8 +52,8 @@ local function delivery_of(entry, consumer, lease, state)
   }
 end
 
--- Makes a message ready again, due when it was, as `release` does, if the group still owes it. Second, its due time if
--- it has to pass the door before.
+-- Makes a message ready again, due when it was, as `release` does, if the group still owes it. Second, when it may pass
+-- the door, if the topic has one.
 local function return_unbegun(delivery, row)
   local record = record_of(group, delivery)
   if not record then
@@ -63,12 +63,12 @@ local function return_unbegun(delivery, row)
   local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
   failure.attempts, failure.entry = delivery.attempt - 1, delivery.entry
   failure.due, failure.at = delivery.due, now
-  local refusal, is_queued = give_back(group, delivery.id, failure, delivery.at, record, now)
+  local refusal, passes_at = give_back(group, delivery.id, failure, delivery.at, record, now)
   if refusal then
     keep_pending(group, unpack(row))
     error(refusal)
   end
-  return 'released', is_queued and delivery.at or nil
+  return 'released', passes_at
 end
 
 local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0, expired = 0 }

@@ -1,7 +1,7 @@
 -- Decides what happens after a delivery that was not acked. The attempt counts. If attempts are left, the copy goes to
 -- the retry set. If none is left, or with `final`, it goes to garbage. If it has expired, the policy decides.
 -- Needs the keys: messages, owed, expiring, finished, failures, retry, garbage, busy, slots, parked, waiting, door.
---@include bury, failure, forget, owes, record
+--@include bury, delivered, failure, forget, record
 
 -- Extra deliveries for a message that was abandoned each time while others ran beside it.
 local SPARE = 3
@@ -26,19 +26,6 @@ local function expire(policy, group, id, failure, now)
   end
   failure.reason = 'expired'
   return bury(group, id, failure, now)
-end
-
--- The record of a delivery, or nil where the group no longer owes the message. Ends a copy whose message was cancelled.
-local function record_of(group, delivery)
-  local id, record = delivery.id, redis.call('HGET', messages, delivery.id)
-  if not record or not is_of(record, delivery.due, delivery.entry) or not owes(group, id) then
-    return nil
-  end
-  if is_cancelled(record) then
-    end_copies(group, { id })
-    return nil
-  end
-  return record
 end
 
 -- Whether the delivery before this one was abandoned, too.

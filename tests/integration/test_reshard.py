@@ -12,10 +12,11 @@ import redis
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, NotConfirmed, OutcomeUnknown
-from lisa_common.model.keys import dropped_key, topics_key
+from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol import consuming
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_consumer import Delivery
 from lisa_manager import AsyncAdmin
 from lisa_manager.resharding import close_former, reshard
@@ -312,6 +313,21 @@ async def test_limits_are_whole_once_former_shards_have_drained(
     layout = Layout(prefix, "orders", await admin.policy("orders"))
     shares = [json.loads(await connection.call(read_limits(keys)))["in_flight"] for keys in layout.served]
     assert sum(shares) == 6
+
+
+async def test_former_shards_that_have_drained_keep_no_door(
+    prefix: str, connection: AsyncConnection, admin: AsyncAdmin, consumers: Callable[..., Any]
+) -> None:
+    """Neither one that a handler shut before, nor one that it would shut later."""
+    await admin.create_topic("orders")
+    former = ShardKeys(prefix, "orders")
+    assert await consumers().read() == []
+    await connection.call(consuming.shut_door(former, 60_000))
+    assert await connection.call(command("EXISTS", former.of("door"))) == 1
+    await admin.reshard("orders", 2)
+    assert await connection.run(close_former(prefix, "orders")) == [1]
+    await connection.call(consuming.shut_door(former, 60_000))
+    assert await connection.call(command("EXISTS", former.of("door"))) == 0
 
 
 async def test_sends_that_a_reshard_redirects_share_no_call_with_later_ones(producer: Any, admin: AsyncAdmin) -> None:

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from lisa_common.errors import QueueFull
+from lisa_common.protocol import producing
 from lisa_common.protocol.managing import PAUSED, TOO_MANY_IN_FLIGHT, Promoted
 from support.queue import EPOCH_MS, Queue, outgoing
 
@@ -174,7 +175,8 @@ def test_shut(queue: Queue, client: redis.Redis, wakes: Wakes) -> None:
     queue.send_all([outgoing("a"), outgoing("b")])
     (a, b) = queue.read("g")
     wakes()
-    assert queue.release(a, shut_ms=500) == 1
+    queue.shut(500)
+    assert queue.release(a) == 1
     assert wakes() == [f"orders {EPOCH_MS + 500}"]
     queue.shut(100)
     queue.send("c")
@@ -189,10 +191,26 @@ def test_shut(queue: Queue, client: redis.Redis, wakes: Wakes) -> None:
 
 def test_a_shut_door_is_forgotten(queue: Queue, client: redis.Redis) -> None:
     """Even where nothing falls due after it."""
+    queue.join("g")
     queue.shut(500)
     assert queue.sweep().next_in_ms == 500
     queue.advance(500)
     queue.sweep()
+    assert not client.exists(queue.keys.of("door"))
+
+
+@pytest.mark.parametrize("drained", ["dropped", "closed"])
+def test_a_door_that_nobody_looks_after_is_not_shut(queue: Queue, client: redis.Redis, drained: str) -> None:
+    """A handler may ask for a pause after the last message of a former shard is done, or its topic is dropped."""
+    if drained == "closed":
+        queue.join("g")
+        queue.send("a")
+        queue.connection.call(producing.close_shard(queue.keys, []))
+        queue.shut(500)
+        assert client.exists(queue.keys.of("door")), "it is shut while a message is left"
+        queue.ack(*queue.read("g"))
+        client.delete(queue.keys.of("door"))
+    queue.shut(500)
     assert not client.exists(queue.keys.of("door"))
 
 

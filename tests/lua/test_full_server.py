@@ -91,7 +91,8 @@ def test_a_full_server_takes_back_what_a_rate_limit_holds_up(queue: Queue) -> No
     queue.send("a")
     (held,) = queue.read("g")
     fill(queue)
-    assert queue.release(held, shut_ms=50) == 1
+    queue.shut(50)
+    assert queue.release(held) == 1
     assert queue.promote().count == 0
     queue.advance(50)
     assert queue.promote().count == 1

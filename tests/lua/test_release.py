@@ -64,15 +64,18 @@ def test_stale_changes_nothing(queue: Queue) -> None:
     assert queue.contents() == before
 
 
-def test_cancelled_meanwhile(queue: Queue) -> None:
-    """A cancelled message is not delivered again after it was given back; its id is free once that is read."""
+@pytest.mark.parametrize("shut_ms", [0, 500])
+def test_cancelled_meanwhile(queue: Queue, shut_ms: int) -> None:
+    """A cancelled message ends when it is given back, also where its topic is held back: its id is free at once."""
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g")
     queue.cancel("a")
-    queue.release(delivery)
-    assert queue.read("g") == []
+    if shut_ms:
+        queue.shut(shut_ms)
+    assert queue.release(delivery) == 0
     assert queue.contents().left == []
+    assert queue.read("g") == []
     assert queue.contents().groups["g"].pending == {}
 
 

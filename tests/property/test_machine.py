@@ -279,6 +279,7 @@ class Machine(RuleBasedStateMachine):
         if not self.model.policy.rate:
             self.passed = []
 
+    @precondition(lambda self: self.model.groups)
     @rule(ms=st.sampled_from((10, 200, 1_000)))
     def shut(self, ms: int) -> None:
         """A handler asks for a pause."""

@@ -308,7 +308,8 @@ def _limit(queue: Queue, groups: list[str]) -> None:
         queue.ack(acked)
         queue.promote()
         queue.nack(nacked, rejected=True)
-        queue.release(released, shut_ms=10)
+        queue.shut(10)
+        queue.release(released)
         queue.replay(f"{group}/{nacked.id}")
     limits = '{"messages":0}'
     queue.limit()

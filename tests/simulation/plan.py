@@ -151,6 +151,12 @@ class Plan:
         """The same run without some of its steps."""
         return replace(self, steps=tuple(s for s in self.steps if s.number not in numbers))
 
+    def recast(self, **changes: Any) -> "Plan":
+        """The same run with another cast, without the steps on topics that nobody handles then."""
+        cast = replace(self.cast, **changes)
+        topics = {None, *audited(cast), *([TICKS] if cast.ticks else ())}
+        return replace(self, cast=cast, steps=tuple(s for s in self.steps if s.facts.get("topic") in topics))
+
 
 def draw(seed: str, seconds: float, *, calm: bool = False) -> Plan:
     """The plan of a seed; a calm one has no faults."""

@@ -98,8 +98,8 @@ _ALL = (
         "a release spends an attempt",
         "A delivery that is given back counts.",
         "lua/release.lua",
-        "failure.attempts, failure.entry, failure.due, failure.at = attempt - 1,",
-        "failure.attempts, failure.entry, failure.due, failure.at = attempt,",
+        "failure.attempts, failure.entry, failure.due, failure.at = delivery.attempt - 1,",
+        "failure.attempts, failure.entry, failure.due, failure.at = delivery.attempt,",
     ),
     Plant(
         "an unbegun delivery counts",

@@ -89,7 +89,7 @@ def _run(request: dict[str, Any], clock: Clock) -> Outcome:
     plan = plans.draw(seed, request["seconds"], calm=request.get("calm", False)).without(set(request["without"]))
     more = [plans.Step(len(plan.steps) + number, *step) for number, step in enumerate(request.get("more", ()))]
     plan = replace(plan, steps=tuple(sorted((*plan.steps, *more), key=lambda step: step.at_s)))
-    plan = replace(plan, cast=replace(plan.cast, **request.get("cast", {})), tells=request.get("tells", False))
+    plan = replace(plan.recast(**request.get("cast", {})), tells=request.get("tells", False))
     log = Path(request["log"]) if request.get("log") else None
     began = time.process_time()
     outcome = play(plan, clock, Path(request["server"]), directory, log)

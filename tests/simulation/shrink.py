@@ -1,12 +1,13 @@
 """Makes the story of a failing seed short: leaves out every step and every program that the failure does not need."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulation.plan import draw
 from simulation.pool import Pool, Run
 
-__all__ = ["promises_of", "shrink"]
+__all__ = ["failures_of", "shrink"]
 
 _MOST_RUNS = 400
 _SMALLER: tuple[dict[str, Any], ...] = (
@@ -21,21 +22,25 @@ _SMALLER: tuple[dict[str, Any], ...] = (
 )
 
 
-def promises_of(answer: Run) -> set[str]:
-    """The promises that a run broke."""
-    return {text.partition(":")[0] for text in answer.get("violations", ())}
+_WORD = re.compile(r"(?<![\w{/.-])[a-z]{2,}(?![\w}/.-])")
+
+
+def failures_of(answer: Run) -> set[str]:
+    """What a run broke: each promise, with the words that tell how, without ids and numbers."""
+    violations = (text.partition("steps=")[0].partition(":") for text in answer.get("violations", ()))
+    return {f"{promise}: {' '.join(_WORD.findall(detail))}" for promise, _, detail in violations}
 
 
 def shrink(pool: Pool, failed: Run, request: Run, say: Callable[[str], object] = lambda _: None) -> Run:
-    """A request for the shortest run found that breaks one of the promises that the failed one broke."""
-    return _Shrinker(pool, promises_of(failed), say).shrink(request)
+    """A request for the shortest run found that fails in one of the ways in which the failed one did."""
+    return _Shrinker(pool, failures_of(failed), say).shrink(request)
 
 
 class _Shrinker:
     """Tries to leave out ever smaller parts (delta debugging), some at once."""
 
-    def __init__(self, pool: Pool, promises: set[str], say: Callable[[str], object]) -> None:
-        self._pool, self._promises, self._say = pool, promises, say
+    def __init__(self, pool: Pool, failures: set[str], say: Callable[[str], object]) -> None:
+        self._pool, self._failures, self._say = pool, failures, say
         self._left = _MOST_RUNS
 
     def shrink(self, request: Run) -> Run:
@@ -58,7 +63,7 @@ class _Shrinker:
             found = self._first_failing([_keeping(request, each, numbers) for each in fewer])
             if found is not None:
                 kept, parts = fewer[found], max(2, parts - 1)
-                self._say(f"{len(kept)} steps still break a promise")
+                self._say(f"{len(kept)} steps still fail")
             elif size == 1:
                 break
             else:
@@ -71,7 +76,7 @@ class _Shrinker:
         for at in range(0, len(requests), most):
             self._left -= most
             for number, answer in enumerate(self._pool.play_all(requests[at : at + most]), at):
-                if promises_of(answer) & self._promises:
+                if failures_of(answer) & self._failures:
                     return number
         return None
 

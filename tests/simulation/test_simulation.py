@@ -9,7 +9,7 @@ from simulation.__main__ import SECONDS
 from simulation.plan import draw
 from simulation.planted import PLANTED
 from simulation.pool import Pool, Run
-from simulation.shrink import promises_of, shrink
+from simulation.shrink import failures_of, shrink
 from support.engines import binary
 
 pytestmark = pytest.mark.timeout(600)
@@ -73,10 +73,10 @@ def test_a_planted_fault_is_found_and_its_story_shrinks(planted: Callable[[str],
     """A fault of the product shows, and a few steps are enough to show it again."""
     pool = planted("an ack leaves no tombstone")
     requests: list[Run] = [{"seed": str(seed), "seconds": 15.0, "without": []} for seed in range(1, 20)]
-    request, failed = next((each, answer) for each in requests if promises_of(answer := pool.play(**each)))
+    request, failed = next((each, answer) for each in requests if failures_of(answer := pool.play(**each)))
     shrunk = shrink(pool, failed, request)
     told = pool.play(**shrunk)
-    assert promises_of(told) & promises_of(failed)
+    assert failures_of(told) & failures_of(failed)
     assert len(shrunk["without"]) > len(draw(request["seed"], 15.0).steps) - 10
     assert told["story"]
 

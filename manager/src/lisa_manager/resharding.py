@@ -177,6 +177,8 @@ def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list
             drained.append(number)
     if not drained:
         return []
+    # No manager sweeps them any more, and handlers do not shut them again.
+    yield [command("HDEL", keys.of("door"), "shut") for number in drained for keys in layout.former[number]]
     fields = layout.policy.model_dump(exclude_unset=True) | {"drained": (*layout.policy.drained, *drained)}
     removed = yield store_policy(prefix, topic, stored, Policy.of(fields))
     if removed and layout.policy.is_limited:

@@ -242,11 +242,8 @@ def nack(
     return in_parts(call, len(nacks), rest)
 
 
-def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:
-    """Returns deliveries without spending an attempt. Returns how many.
-
-    With `shut_ms` nothing becomes ready in the shard for so long.
-    """
+def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
+    """Returns deliveries without spending an attempt. Returns how many."""
     call: Call[int] = script(
         "release",
         keys,
@@ -256,15 +253,12 @@ def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: i
         group=group,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
-        shut_ms=shut_ms,
     )
-    return in_parts(
-        call, len(entries), lambda done: release(keys, group, entries[done:], shut_ms=shut_ms, now_ms=now_ms)
-    )
+    return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
 
 
 def shut_door(keys: ShardKeys, shut_ms: int, *, now_ms: Arg = "") -> Call[None]:
-    """Lets nothing become ready in a shard for so long, unless its door is shut for longer."""
+    """Lets nothing become ready in a served shard for so long, unless its door is shut for longer."""
     return script("shut_door", keys, decode=lambda _: None, now_ms=now_ms, shut_ms=shut_ms)
 
 
