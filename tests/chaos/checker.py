@@ -177,16 +177,17 @@ class _Judge:
     def _aborts(self, story: Story) -> None:
         """Promise 8: after an abort nothing is read, and no ack counts, until a replay.
 
-        Of several groups, some may not have had it yet.
+        Of several groups, some may not have had it yet. A worker that had read the entry may fetch its record later.
         """
         if len(self._groups_of(story)) != 1:
             return
-        times = [each.since for each in story.deliveries]
-        times += [ack.since for each in story.deliveries for ack in each.settles if ack.outcome in ("acked", "late")]
+        acks = [ack.since for each in story.deliveries for ack in each.settles if ack.outcome in ("acked", "late")]
         for ask in story.asked("abort"):
             replayed = any(each.until > ask.since for each in story.asked("replay"))
             if ask.outcome == "aborted" and not replayed and not self._deliveries.rolled_back(ask.since, ask.until):
-                later = [at for at in times if at > ask.until]
+                newest_ms = self._stories.timeline.at_most(-NEVER, ask.until) + _SLACK_MS
+                read = [d.since for d in story.deliveries if d.asked > ask.until or d.order[0] > newest_ms]
+                later = [at for at in (*read, *acks) if at > ask.until]
                 self._verdict.check(8, not later, f"{story.name}: delivered or acked at {later}, after its abort")
 
     def _place(self, story: Story) -> None:

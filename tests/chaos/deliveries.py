@@ -76,7 +76,9 @@ class Deliveries:
         taken = delivery.taken
         due = taken.at_ms or taken.due_ms
         text = f"{story.name}: due {due}, ready as {taken.entry}"
-        self._verdict.check(1, delivery.order[0] >= due, text)
+        # By an ack of a delivery that a killed server has lost, other groups get the message at once: it was due.
+        was_due = any(each.order[0] >= due and each.since < delivery.since for each in story.deliveries)
+        self._verdict.check(1, delivery.order[0] >= due or was_due, text)
         since = min(each.since for each in story.tries)
         latest = self._stories.timeline.at_most(since, delivery.until)
         self._verdict.check(1, latest + _SLACK_MS >= due, f"{text}, when the clock was {latest:.0f} at most")

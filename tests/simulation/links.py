@@ -110,7 +110,8 @@ class Links:
         """Promises 8 and 9: nothing is delivered after a cancel, also nothing that follows; it finds what comes."""
         sent = min((ask.until for ask in asks if ask.outcome in _STORED), default=math.inf)
         for ask in asks:
-            if ask.number is not None or may_be_lost(self._outages, ask.since, ask.until):
+            is_cancel = ask.number is None and ask.outcome != "failed"
+            if not is_cancel or may_be_lost(self._outages, ask.since, ask.until):
                 continue
             later = [each for each in seen if each.since > ask.until]
             name = f"{ask.topic}/{ask.id}"

@@ -109,8 +109,8 @@ class Programs:
         if step.what in ("cancel", "reschedule") and self._tries[place] > 1 and self._open[place]:
             # Another send of the id may be carried out after this, and rightly makes another message.
             return
-        if step.what == "again" and place in self._changed:
-            # As above.
+        if step.what in ("send", "again") and place in self._changed:
+            # As above. The first send, too, where its program was frozen, and another one has sent the id meanwhile.
             return
         match step.what:
             case "send" | "again":
@@ -121,10 +121,11 @@ class Programs:
                     results.append(await producer.send(topic, message.body, **options_of(message)))
                 self._open[place] -= len(results)
             case "batch":
-                places = [(topic, each["id"]) for each in facts["messages"]]
+                sent = [each for each in facts["messages"] if (topic, each["id"]) not in self._changed]
+                places = [(topic, each["id"]) for each in sent]
                 self._tries.update(places)
                 self._open.update(places)
-                made = [_message(each) for each in facts["messages"]]
+                made = [_message(each) for each in sent]
                 with self._sends.batch(topic, [sending for _, sending in made]) as reports:
                     reports.append(await producer.send_many(topic, [message for message, _ in made]))
                 if reports:

@@ -270,6 +270,13 @@ def aborted_acked(run: Run) -> None:
     run.ack(4, place)
 
 
+def aborted_read(run: Run) -> None:
+    """An entry that was made after an abort is read."""
+    run.settle(3.1, "nack", run.read(2), "stale")
+    run.ask(3, "abort", "aborted")
+    run.ack(5, run.read(4, attempt=2))
+
+
 def cancelled_delivered(run: Run) -> None:
     """Read after a cancel that returned."""
     run.ask(2, "cancel", "cancelled")
@@ -417,6 +424,7 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({7}, too_often),
     ({3}, twice_replayed_once),
     ({8}, aborted_acked),
+    ({8}, aborted_read),
     ({8}, cancelled_delivered),
     ({8}, expired_delivered),
     ({10}, other_body),
@@ -682,6 +690,30 @@ def test_a_killed_server_may_give_entries_anew(run: Run) -> None:
     verdict = run.check()
     assert verdict.violations == []
     assert verdict.explained == {"Redis lost acknowledged writes": 1}
+
+
+def test_a_killed_server_may_make_it_ready_for_others_under_an_early_entry(run: Run) -> None:
+    """An ack of the delivery that it has lost does so: the message was due, though the clock was set back since."""
+    run.ack(5, run.read(2))
+    run.add(Outage(4))
+    early = run.read(6, entry=f"{EPOCH + 900}-1", at_ms=EPOCH + 1_000)
+    read = run.events.pop()
+    assert isinstance(read, Read)
+    run.add(replace(read, group="others"))
+    assert early
+    assert run.check().violations == []
+
+
+def test_a_worker_may_fetch_after_an_abort_what_it_read_before(run: Run) -> None:
+    """It is told within two seconds, and its ack is stale."""
+    place = run.read(4, entry=f"{EPOCH + 2_000}-0")
+    read = run.events.pop()
+    assert isinstance(read, Read)
+    run.add(replace(read, asked=2))
+    run.ask(3, "abort", "aborted")
+    run.ack(4, place, "stale")
+    run.add(Left(98, "orders", GROUP, "m1", "aborted"))
+    assert run.check().violations == []
 
 
 @pytest.mark.parametrize(
