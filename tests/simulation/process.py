@@ -22,6 +22,7 @@ from typing import Any
 
 _FOLDER = Path(os.environ["SIM_FOLDER"])
 _CPU_S = 600
+"""The processor time that a run may take, beside a second for each virtual one until its last step."""
 
 # Ids and names come from here. Some modules draw when they are imported.
 _draws = random.Random("import")
@@ -66,7 +67,6 @@ def main() -> None:
 def _serve(request: dict[str, Any], clock: Clock, answer: Path) -> None:
     """One run. It ends at once, because what was killed in it must not run its `finally` now."""
     die_with_parent()
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     try:
         result = _run(request, clock).as_json()
     except BaseException:  # noqa: BLE001 - the other process shows it
@@ -90,6 +90,8 @@ def _run(request: dict[str, Any], clock: Clock) -> Outcome:
     more = [plans.Step(len(plan.steps) + number, *step) for number, step in enumerate(request.get("more", ()))]
     plan = replace(plan, steps=tuple(sorted((*plan.steps, *more), key=lambda step: step.at_s)))
     plan = replace(plan.recast(**request.get("cast", {})), tells=request.get("tells", False))
+    cpu_s = _CPU_S + int(max((step.at_s for step in plan.steps), default=0))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     log = Path(request["log"]) if request.get("log") else None
     began = time.process_time()
     outcome = play(plan, clock, Path(request["server"]), directory, log)
