@@ -198,7 +198,8 @@ class Programs:
         @worker.on(TICKS)
         async def tick(delivery: Delivery) -> None:
             schedule, message = delivery.headers["lisa-schedule"], f"{delivery.id} in {delivery.shard!r}"
-            self.ticks.append(Tick(schedule, tick_ms_of(delivery.headers), message, int(time.time() * 1000)))
+            tick_ms = tick_ms_of(delivery.headers)
+            self.ticks.append(Tick(schedule, tick_ms, message, int(time.time() * 1000), now()))
 
         return worker
 

@@ -409,7 +409,7 @@ class World:
         verdict: Verdict = check(events, topics, groups)
         outages = [event.at for event in events if isinstance(event, Outage)]
         if self.plan.cast.ticks and not self.plan.cast.schedules:
-            ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS)
+            ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS, outages)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
