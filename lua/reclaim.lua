@@ -52,8 +52,8 @@ local function delivery_of(entry, consumer, lease, state)
   }
 end
 
--- Makes a message ready again, due when it was, as `release` does, if the group still owes it. Second, when it may pass
--- the door, if the topic has one.
+-- Makes a message ready again, due when it was, as `release` does, if the group still owes it. Second, its due time if
+-- it has to pass the door before.
 local function return_unbegun(delivery, row)
   local record = record_of(group, delivery)
   if not record then
@@ -63,12 +63,12 @@ local function return_unbegun(delivery, row)
   local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
   failure.attempts, failure.entry = delivery.attempt - 1, delivery.entry
   failure.due, failure.at = delivery.due, now
-  local refusal, passes_at = give_back(group, delivery.id, failure, delivery.at, record, now)
+  local refusal, is_queued = give_back(group, delivery.id, failure, delivery.at, record, now)
   if refusal then
     keep_pending(group, unpack(row))
     error(refusal)
   end
-  return 'released', passes_at
+  return 'released', is_queued and delivery.at or nil
 end
 
 local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0, expired = 0 }

@@ -15,40 +15,46 @@
 -- KEYS[11] busy      hash    message id -> key whose slot it holds
 -- KEYS[12] slots     zset    key and id of each message that holds a slot
 -- KEYS[13] parked    zset    what waits for a slot, by key and due time
+-- KEYS[14] closed    string  exists if new messages go to other shards
+-- KEYS[15] ticks     hash    schedule -> its mark
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] channel    text    where managers listen
 -- ARGV[4] topic      text    the topic, for the wake
--- ARGV[5...] entry, id, attempt, due per delivery
+-- ARGV[5] shut_ms    number  shut the door for so many ms; 0 to leave it
+-- ARGV[6...] entry, id, attempt, due per delivery
 -- returns  { number of deliveries done, from the first on, number given back }
---@include budget, clock, delivered, failure, give_back, requeue, wake, wake_unparked
+--@include budget, clock, delivered, failure, give_back, held, owes, requeue, shut, wake, wake_unparked
 local now = clock(now_ms)
 local COMMANDS = 8
 local done, released = 0, 0
+-- Nothing may become ready in between.
+shut_door(now + shut_ms, now)
 local before, first = earliest(retry), nil
-for i = 5, #ARGV, 4 do
+for i = 6, #ARGV, 4 do
   local delivery = { entry = ARGV[i], id = ARGV[i + 1], attempt = tonumber(ARGV[i + 2]), due = tonumber(ARGV[i + 3]) }
   local entry, id = delivery.entry, delivery.id
   if not afford(work_on(id, COMMANDS, 1)) then
     break
   end
-  -- HGET comes first: if the key has another type, it fails before anything has changed.
+  -- These come first: if a key has another type, they fail before anything has changed.
   redis.call('HGET', messages, id)
+  owes(group, id)
+  local failure = read_failure(redis.call('HGET', failures, copy_of(group, id))) or { reason = 'released', error = '' }
   local record = redis.call('XACK', ready, group, entry) == 1 and record_of(group, delivery)
   if record then
-    local copy = copy_of(group, id)
-    local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
     failure.attempts, failure.entry, failure.due, failure.at = delivery.attempt - 1, entry, delivery.due, now
-    local refusal, passes_at = give_back(group, id, failure, now, record, now)
+    local refusal, is_queued = give_back(group, id, failure, now, record, now)
     if refusal then
       keep_pending(group, entry)
       return refusal
     end
-    first = first or passes_at
+    first = first or is_queued and now + shut_ms
     released = released + 1
   end
   done = done + 1
 end
-wake_if_earlier(first, before, channel, topic)
+wake_if_earlier(first or nil, before, channel, topic)
 wake_unparked(channel, topic)
+wake_held(channel, topic)
 return { done, released }

@@ -32,11 +32,11 @@ local function give_to_others(of_group, id, due, stored, moment)
   for _, other in ipairs(all_groups()) do
     if other.name ~= of_group then
       local failure = { attempts = 0, entry = '0-0', due = due, at = now, reason = 'released', error = '' }
-      local refusal, passes_at = give_back(other.name, id, failure, due, stored, now)
+      local refusal, is_queued = give_back(other.name, id, failure, due, stored, now)
       if refusal then
         return false, queues
       end
-      queues = queues or passes_at ~= nil
+      queues = queues or is_queued
       others[#others + 1] = other.name
     end
   end

@@ -175,8 +175,7 @@ def test_shut(queue: Queue, client: redis.Redis, wakes: Wakes) -> None:
     queue.send_all([outgoing("a"), outgoing("b")])
     (a, b) = queue.read("g")
     wakes()
-    queue.shut(500)
-    assert queue.release(a) == 1
+    assert queue.release(a, shut_ms=500) == 1
     assert wakes() == [f"orders {EPOCH_MS + 500}"]
     queue.shut(100)
     queue.send("c")
@@ -212,6 +211,18 @@ def test_a_door_that_nobody_looks_after_is_not_shut(queue: Queue, client: redis.
         client.delete(queue.keys.of("door"))
     queue.shut(500)
     assert not client.exists(queue.keys.of("door"))
+
+
+def test_a_closed_shard_is_shut_while_it_has_the_schedules(queue: Queue, client: redis.Redis) -> None:
+    """Their ticks are sent there until they move."""
+    queue.join("g")
+    queue.connection.call(producing.close_shard(queue.keys, []))
+    client.hset(queue.keys.of("ticks"), "", "left 1700000000000")
+    queue.shut(500)
+    assert not client.exists(queue.keys.of("door"))
+    client.hset(queue.keys.of("ticks"), "", "1700000000000")
+    queue.shut(500)
+    assert client.exists(queue.keys.of("door"))
 
 
 def test_max_messages(queue: Queue) -> None:

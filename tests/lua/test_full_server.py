@@ -91,8 +91,7 @@ def test_a_full_server_takes_back_what_a_rate_limit_holds_up(queue: Queue) -> No
     queue.send("a")
     (held,) = queue.read("g")
     fill(queue)
-    queue.shut(50)
-    assert queue.release(held) == 1
+    assert queue.release(held, shut_ms=50) == 1
     assert queue.promote().count == 0
     queue.advance(50)
     assert queue.promote().count == 1

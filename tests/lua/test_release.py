@@ -1,10 +1,13 @@
 """release: deliveries that have not begun are given back."""
 
+from collections.abc import Callable
+
 import pytest
 import redis
 
 from lisa_common.errors import ServerError
 from lisa_common.protocol.call import command
+from lisa_common.protocol.managing import TOO_MANY_IN_FLIGHT
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 
@@ -71,9 +74,7 @@ def test_cancelled_meanwhile(queue: Queue, shut_ms: int) -> None:
     queue.send("a")
     (delivery,) = queue.read("g")
     queue.cancel("a")
-    if shut_ms:
-        queue.shut(shut_ms)
-    assert queue.release(delivery) == 0
+    assert queue.release(delivery, shut_ms=shut_ms) == 0
     assert queue.contents().left == []
     assert queue.read("g") == []
     assert queue.contents().groups["g"].pending == {}
@@ -92,18 +93,33 @@ def test_a_later_message_of_the_id(queue: Queue) -> None:
     assert len(queue.read("g")) == 1
 
 
-def test_a_foreign_key_changes_nothing(queue: Queue) -> None:
-    """Where the messages are of another type, the deliveries stay pending."""
+@pytest.mark.parametrize("name", ["messages", "owed", "failures", "door"])
+def test_a_foreign_key_changes_nothing(queue: Queue, client: redis.Redis, name: str) -> None:
+    """Where a key is of another type, the deliveries stay pending."""
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g")
-    queue.connection.execute(
-        [command("DEL", queue.keys.of("messages")), command("SET", queue.keys.of("messages"), "of another type")]
-    )
+    client.delete(queue.keys.of(name))
+    client.set(queue.keys.of(name), "of another type")
     with pytest.raises(ServerError):
-        queue.release(delivery)
+        queue.release(delivery, shut_ms=500)
     pending = queue.connection.call(command("XPENDING", queue.keys.of("ready"), "g"))
     assert (pending[0], pending[1].decode()) == (1, delivery.entry.entry)
+
+
+def test_managers_who_wait_for_a_place_are_woken(queue: Queue, wakes: Callable[[], list[str]]) -> None:
+    """What ends here has been in flight."""
+    queue.join("g")
+    queue.limit(max_in_flight=1)
+    queue.send("a")
+    queue.promote()
+    (delivery,) = queue.read("g")
+    queue.send("b")
+    assert queue.promote().held == TOO_MANY_IN_FLIGHT
+    queue.cancel("a")
+    wakes()
+    assert queue.release(delivery) == 0
+    assert wakes() == ["orders 0"]
 
 
 def test_thousand_at_once(queue: Queue) -> None:

@@ -308,8 +308,7 @@ def _limit(queue: Queue, groups: list[str]) -> None:
         queue.ack(acked)
         queue.promote()
         queue.nack(nacked, rejected=True)
-        queue.shut(10)
-        queue.release(released)
+        queue.release(released, shut_ms=10)
         queue.replay(f"{group}/{nacked.id}")
     limits = '{"messages":0}'
     queue.limit()

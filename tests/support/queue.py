@@ -251,10 +251,10 @@ class Queue:
         outcomes: list[tuple[NackOutcome, int | None]] = self._do(call)
         return outcomes
 
-    def release(self, *deliveries: Delivery) -> int:
-        """Releases deliveries of one group. Returns their number."""
+    def release(self, *deliveries: Delivery, shut_ms: int = 0) -> int:
+        """Releases deliveries of one group, and shuts the door for so long. Returns their number."""
         entries = [delivery.entry for delivery in deliveries]
-        call = consuming.release(self.keys, deliveries[0].group, entries, now_ms=self.now_ms)
+        call = consuming.release(self.keys, deliveries[0].group, entries, shut_ms=shut_ms, now_ms=self.now_ms)
         released: int = self._do(call)
         return released
 

@@ -242,8 +242,11 @@ def nack(
     return in_parts(call, len(nacks), rest)
 
 
-def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
-    """Returns deliveries without spending an attempt. Returns how many."""
+def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:
+    """Returns deliveries without spending an attempt. Returns how many.
+
+    With `shut_ms` nothing becomes ready in the shard for so long.
+    """
     call: Call[int] = script(
         "release",
         keys,
@@ -253,8 +256,11 @@ def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Ar
         group=group,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
+        shut_ms=shut_ms,
     )
-    return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
+    return in_parts(
+        call, len(entries), lambda done: release(keys, group, entries[done:], shut_ms=shut_ms, now_ms=now_ms)
+    )
 
 
 def shut_door(keys: ShardKeys, shut_ms: int, *, now_ms: Arg = "") -> Call[None]:

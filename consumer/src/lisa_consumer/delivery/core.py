@@ -342,15 +342,12 @@ class Core:
         limit with messages of each.
         """
         shut_ms = shut_ms or {}
-        batches = list(self._by_shard(deliveries))
         layouts = yield from self.topics.recall_each(shut_ms)
-        # Of an earlier layout, too, that another program has seen empty meanwhile.
-        shards = dict.fromkeys(
-            (*(keys for keys, _ in batches), *(keys for layout in layouts.values() for keys in layout.served))
-        )
-        # First, so that nothing of a topic becomes ready in between.
-        doors = [consuming.shut_door(keys, ms) for keys in shards if (ms := shut_ms.get(keys.topic))]
-        calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
+        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() if ms for keys in layouts[topic].served]
+        calls = [
+            consuming.release(keys, self.group, [d.entry for _, d in batch], shut_ms=shut_ms.get(keys.topic, 0))
+            for keys, batch in self._by_shard(deliveries)
+        ]
         replies = yield from self._end(deliveries, [*doors, *calls])
         released: int = sum(replies[len(doors) :])
         METRICS.count("lisa_settled_total", "released", by=released)
