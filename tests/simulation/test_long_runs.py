@@ -334,6 +334,7 @@ def _reshards(seed: str) -> list[tuple[float, str, dict[str, Any]]]:
     return steps
 
 
+@pytest.mark.timeout(900 + 2 * _RESHARDS)
 def test_many_reshards_under_load(pool: Pool) -> None:
     """One topic is resharded again and again: the promises hold, as in every run."""
     # Former shards must drain soon: three of them may hold anything.
