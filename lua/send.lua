@@ -114,6 +114,10 @@ for i = 4, #rows, 3 do
     alive = id
   else
     is_new = true
+    if ended and ended[reply] then
+      -- Its window is over. So it stays for a clock that is set back, as the id is in use again.
+      redis.call('ZADD', finished, 'XX', 0, id)
+    end
   end
   replies[reply] = is_new and due or 0
   if is_new then

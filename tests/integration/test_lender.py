@@ -7,9 +7,10 @@ import pytest
 import redis
 
 from lisa_common.model.policy import Policy
-from lisa_consumer import AsyncLender, ConsumerSettings, InvalidInput, Note
+from lisa_consumer import AsyncLender, ConsumerSettings, InvalidInput, Note, Refused
 from lisa_manager import AsyncAdmin
-from lisa_producer import AsyncProducer
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import Server
 from support.housekeeping import Housekeeper
 from support.keys import keys_left
 from support.waiting import wait_until_async
@@ -138,3 +139,22 @@ async def test_bad_input(lenders: list[AsyncLender]) -> None:
         await lenders[0].ack_lent("orders", "a\n")
     with pytest.raises(InvalidInput, match="topics must be"):
         await lenders[0].read(1)
+
+
+async def test_what_a_full_server_does_not_lend_is_given_back(own_server: Callable[..., Server], prefix: str) -> None:
+    """A lease needs no memory, and a loan does: nobody would have what is leased."""
+    server = own_server()
+    settings = ConsumerSettings(redis_url=server.url, prefix=prefix, patience_s=0)
+    async with (
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as sender,
+        AsyncLender("http", settings=settings) as lender,
+    ):
+        await sender.send("orders", "x")
+        [delivery] = await lender.read(1, wait=5, topics="orders")
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(Refused):
+                await lender.lend((delivery, 3_600))
+            client.config_set("maxmemory", 0)
+        [again] = await lender.read(1, wait=5, topics="orders")
+        assert (again.id, again.attempt) == (delivery.id, 1)

@@ -12,6 +12,8 @@ import redis
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
+from lisa_common.protocol.scripts import load
+from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, CancelOutcome, Message, PartialSend, RescheduleOutcome, SendOutcome, State
 from support import keys_left
 from support.housekeeping import server_ms
@@ -261,3 +263,20 @@ async def test_messages_may_come_asynchronously(sender: AsyncProducer) -> None:
             yield Message(body={"n": n}, delay=60)
 
     assert (await sender.send_many("orders", messages())).sent == 3
+
+
+async def test_a_replacement_follows_what_was_sent_before_it(
+    producers: Producers, admin: AsyncAdmin, client: redis.Redis
+) -> None:
+    """Also where the server has forgotten one of the two scripts, and that call is made once more."""
+    await admin.create_topic("orders", shards=2)
+    producer = producers(batch_messages=1)
+    await producer.send("orders", b"x", id="known", if_exists="replace", delay=60)
+    client.script_flush()
+    client.script_load(load("replace").text)
+    report = await producer.send_many(
+        "orders",
+        [Message(body=b"v1", id="a", delay=60), Message(body=b"v2", id="a", if_exists="replace", delay=60)],
+    )
+    assert [result.outcome.value for result in report.results] == ["sent", "replaced"]
+    assert (await producer.find("orders", "a")).record.body == b"v2"

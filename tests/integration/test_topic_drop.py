@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
-from lisa_common.errors import OutcomeUnknown, UnknownTopic
+from lisa_common.errors import OutcomeUnknown, Refused, UnknownTopic
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow, IndependentCalls
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, AsyncAdmin, ManagerSettings
 from lisa_manager.admin.topics.policies import set_policy
@@ -21,7 +23,7 @@ from lisa_manager.resharding import close_former, reshard
 from lisa_manager.shard_table import ShardTable
 from lisa_manager.topic_drop import drop_topic
 from lisa_manager.topic_use import TopicUse
-from lisa_producer import Producer, ProducerSettings
+from lisa_producer import Message, Producer, ProducerSettings
 from support import keys_left, remove_keys
 from support.stepping import Stepped, interrupted
 
@@ -212,3 +214,28 @@ async def test_a_topic_that_changes_while_it_expires_stays(
         policy = await operator.policy("orders")
         assert {name: getattr(policy, name) for name in change} == change
     assert expirer.dropped == 0
+
+
+def _drive_in_part(flow: Flow[Any], connection: Connection) -> None:
+    """Of independent calls only the first is carried out."""
+    step: Any = next(flow)
+    while True:
+        if isinstance(step, IndependentCalls):
+            step = flow.send([connection.call(step[0]), Refused("the slot moves")])
+        elif isinstance(step, Call):
+            step = flow.send(connection.call(step))
+        else:
+            step = flow.send(connection.execute(list(step)))
+
+
+def test_a_drop_that_one_shard_refuses_is_done_in_part(
+    admin: Admin, producer: Producer, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """As where a slot of a Cluster moves: it says so, and another drop completes it."""
+    admin.create_topic("orders", shards=2)
+    producer.send_many("orders", [Message(body="x", delay=60) for _ in range(20)])
+    with pytest.raises(OutcomeUnknown, match="orders was dropped in part, drop it again: the slot moves"):
+        _drive_in_part(drop_topic(prefix, "orders", force=True), stepping)
+    assert _registered(client, prefix)
+    assert admin.drop_topic("orders", force=True).done
+    assert keys_left(client, prefix) == [dropped_key(prefix)]

@@ -6,6 +6,7 @@ import pytest
 
 from lisa_common.errors import QueueFull, Resharded
 from lisa_common.model.message import Replacement
+from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, unpack_record
 from lisa_common.protocol import producing
 from support.queue import Queue, outgoing
@@ -202,3 +203,16 @@ def test_a_parked_message_leaves_its_key(queue: Queue, state: str) -> None:
     queue.promote()
     assert "other" in queue.contents().busy.values()
     assert queue.tidy() == 0
+
+
+def test_a_clock_that_is_set_back_finds_no_tombstone_of_a_live_message(queue: Queue) -> None:
+    """The id was sent again after its window, and no sweep came by in between: it can still be replaced."""
+    queue.policy = Policy(dedup_window_ms=1_000)
+    queue.join("g")
+    queue.send("a")
+    queue.ack(*queue.read("g"))
+    queue.advance(1_000)
+    assert queue.replace("a", due="+60000") > 0
+    queue.now_ms -= 500
+    assert queue.contents().finished["a"] == 0
+    assert queue.replace("a", due="+60000") < 0

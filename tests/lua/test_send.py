@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+import pytest
+
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, unpack_record
 from lisa_common.protocol.call import command
@@ -205,3 +207,15 @@ def test_thousand_at_once(queue: Queue) -> None:
     assert len(contents.waiting) == 1_500
     assert len(contents.expiring) == len(contents.records) == 2_000
     assert len(contents.stream) == len(contents.owed) == 500
+
+
+@pytest.mark.parametrize("ids", [["a"], ["a", "b"]])
+def test_a_clock_that_is_set_back_finds_no_tombstone_of_a_live_message(queue: Queue, ids: list[str]) -> None:
+    """The id was sent again after its window, and no sweep came by in between."""
+    queue.policy = Policy(dedup_window_ms=1_000)
+    queue.join("g")
+    queue.send("a")
+    queue.ack(*queue.read("g"))
+    queue.advance(1_000)
+    queue.send_all([outgoing(id, due="+60000") for id in ids])
+    assert queue.contents().finished["a"] == 0

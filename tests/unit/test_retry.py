@@ -5,10 +5,25 @@ import time
 from typing import Any
 
 import pytest
+from redis.exceptions import NoScriptError
 
+from lisa_common.client.node_core import repeats
+from lisa_common.client.refusals import Refusals
 from lisa_common.client.retry import PipelineRetry
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, ServerError, Unreachable
-from lisa_common.protocol.call import Call, IndependentCalls, command, units
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import (
+    Call,
+    IndependentCalls,
+    Unfinished,
+    command,
+    complete,
+    rests,
+    unfinished,
+    units,
+)
+from lisa_common.protocol.jobs import claim_part, keep_written
+from lisa_common.protocol.producing import close_shard
 
 SEND: Call[Any] = command("HSET", "k", repeatable=False)
 READ: Call[Any] = command("HGET", "k")
@@ -100,3 +115,44 @@ def test_of_calls_of_several_callers_each_has_its_own_error() -> None:
     assert (retry.left, retry.results[1]) == ([], 3)
     late = PipelineRetry(calls, [1, Refused("full"), 2], time.monotonic())
     assert (late.left, type(late.results[1])) == ([], Refused)
+
+
+def test_scripts_that_cannot_be_loaded_are_an_error_of_their_calls_only() -> None:
+    """The others have been done, and may be of those that must not be done twice."""
+    keys = ShardKeys("lisa", "orders")
+    call: Call[Any] = close_shard(keys, [])
+    replies: list[Any] = [7, NoScriptError(), 8]
+    steps = repeats([SEND, call, READ], replies, Refusals())
+    assert [load.args[0] for load in next(steps)] == ["SCRIPT"]
+    with pytest.raises(StopIteration):
+        steps.throw(Unreachable("away"))
+    assert (replies[0], replies[2]) == (7, 8)
+    assert isinstance(replies[1], Unreachable)
+
+
+def test_rows_that_are_left_are_as_independent_as_their_calls() -> None:
+    """Each of them fails by itself; its error is that of the whole call."""
+    results: list[Any] = [Unfinished([1], SEND), [2], Unfinished([3], SEND)]
+    left = rests(IndependentCalls([SEND, READ, SEND]), results, unfinished(results))
+    assert left == (SEND, SEND)
+    assert isinstance(left, IndependentCalls)
+    assert isinstance(rests([SEND, READ, SEND], results, unfinished(results)), list)
+    refusal = Refused("full")
+    complete(results, [0, 2], [refusal, [4]])
+    assert results == [refusal, [2], [3, 4]]
+
+
+def test_a_part_of_a_job_has_one_owner_whichever_call_came_first() -> None:
+    """A claim that was refused at first is repeated after the look, and the key gets its end after it."""
+    keys = ShardKeys("lisa", "orders")
+    claim = claim_part(keys, "job", "0", "us", 1_000)
+    next(claim)
+    assert [call.args[0] for call in claim.send([0, None, 1])] == ["PEXPIRE", "HGET"]
+    with pytest.raises(StopIteration) as ended:
+        claim.send([1, "others"])
+    assert ended.value.value == "others"
+    kept = keep_written(keys, "job", {"0": "x"}, 1_000)
+    next(kept)
+    again = kept.send([1, 0])
+    assert isinstance(again, Call)
+    assert again.args[0] == "PEXPIRE"

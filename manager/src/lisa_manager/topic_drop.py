@@ -1,20 +1,21 @@
 """How a topic is dropped, beside running producers, consumers and managers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys, history_key, idle_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
-from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import dropped_mark, mark_drop, parse_topic, store_policy
 from lisa_common.protocol.replies import numbers
+from lisa_manager.queries import first_error
 from lisa_manager.require_topic import require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 from lisa_manager.topic_limits import apply_limits
@@ -127,15 +128,23 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
         gone.groups |= yield from _group_names(keys)
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
-        outcomes: list[list[int]] = yield [
-            _drop_shard(keys, force=force, scheduled=force and not last, last=last.get(keys, "")) for keys in shards
-        ]
-        gone.messages += sum(messages for _, messages, _ in outcomes)
-        gone.schedules += sum(schedules for *_, schedules in outcomes)
-        gone.shards |= {keys for keys, (done, *_) in zip(shards, outcomes, strict=True) if done}
-        if not all(done for done, *_ in outcomes):
+        scheduled = force and not last
+        calls = [_drop_shard(keys, force=force, scheduled=scheduled, last=last.get(keys, "")) for keys in shards]
+        if not (yield from _drop_each(shards, calls, gone)):
             return False
     return True
+
+
+def _drop_each(shards: Sequence[ShardKeys], calls: Sequence[Call[list[int]]], gone: _Gone) -> Flow[bool]:
+    """Notes what is gone, also where one shard fails. Returns whether all are."""
+    replies: list[Any] = yield IndependentCalls(calls)
+    outcomes = {keys: reply for keys, reply in zip(shards, replies, strict=True) if isinstance(reply, list)}
+    gone.messages += sum(messages for _, messages, _ in outcomes.values())
+    gone.schedules += sum(schedules for *_, schedules in outcomes.values())
+    gone.shards |= {keys for keys, (done, *_) in outcomes.items() if done}
+    if error := first_error(replies):
+        raise error
+    return all(done for done, *_ in outcomes.values())
 
 
 def _group_names(keys: ShardKeys) -> Flow[set[str]]:

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
@@ -193,11 +194,33 @@ class Sender:
         stored: list[Stored],
         clock: Callable[[], float],
     ) -> Flow[_Places]:
-        """Sends what is left to all shards in one round trip, and puts into `stored` what became of it.
+        """Sends what is left to all shards, and puts into `stored` what became of it.
 
-        Returns the places of messages whose shards are closed.
+        Calls of one round trip may be carried out in any order, as one may be refused and tried again. So replacements
+        follow the others, and a shard gets one call of them at a time. Returns the places of messages whose shards are
+        closed.
         """
-        parts = [(keys, part, _pick(batch, part)) for keys, part in self._parts(layout, batch, left)]
+        others: list[tuple[ShardKeys, _Places]] = []
+        replacing: dict[ShardKeys, list[tuple[ShardKeys, _Places]]] = {}
+        for keys, part in self._parts(layout, batch, left):
+            is_replacing = type(batch[part[0]]) is Replacement
+            (replacing.setdefault(keys, []) if is_replacing else others).append((keys, part))
+        rerouted: list[int] = []
+        for parts in (others, *zip_longest(*replacing.values())):
+            if present := [part for part in parts if part]:
+                rerouted += yield from self._send_at_once(layout, batch, present, stored, clock)
+        return rerouted
+
+    def _send_at_once(
+        self,
+        layout: Layout,
+        batch: Sequence[Outgoing],
+        places: Sequence[tuple[ShardKeys, _Places]],
+        stored: list[Stored],
+        clock: Callable[[], float],
+    ) -> Flow[list[int]]:
+        """Sends these parts in one round trip, as above."""
+        parts = [(keys, part, _pick(batch, part)) for keys, part in places]
         calls = [
             store(keys, messages, self.confirm, repeatable=is_repeatable(messages, layout.policy, self.settings))
             for keys, _, messages in parts

@@ -18,7 +18,7 @@ from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, Flow, Pause, complete, unfinished
+from lisa_common.protocol.call import Call, Flow, Pause, complete, rests, unfinished
 
 __all__ = ["AsyncConnection"]
 
@@ -80,7 +80,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     async def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = await self._retry(calls, deadline)
         while parts := unfinished(results):
-            complete(results, parts, await self._retry([results[at].rest for at in parts], deadline))
+            complete(results, parts, await self._retry(rests(calls, results, parts), deadline))
         return results
 
     async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:

@@ -172,7 +172,12 @@ class AsyncNode:
         with suppress(StopIteration):
             step = next(steps)
             while True:
-                step = steps.send(await self._attempt(self._exchange(step)))
+                try:
+                    answer = await self._attempt(self._exchange(step))
+                except LisaError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
         if must_reconnect(replies):
             await self._leave()
         return replies

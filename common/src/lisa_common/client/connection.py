@@ -15,7 +15,7 @@ from lisa_common.client.retry import PipelineRetry
 from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Flow, Pause, complete, unfinished
+from lisa_common.protocol.call import Call, Flow, Pause, complete, rests, unfinished
 
 __all__ = ["Connection"]
 
@@ -84,7 +84,7 @@ class Connection(Shell[Cluster | Node], Closing):
     ) -> list[Any]:
         results = self._retry(calls, deadline, meanwhile)
         while parts := unfinished(results):
-            complete(results, parts, self._retry([results[at].rest for at in parts], deadline))
+            complete(results, parts, self._retry(rests(calls, results, parts), deadline))
         return results
 
     def _retry(

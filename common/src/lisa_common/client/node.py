@@ -176,7 +176,12 @@ class Node:
         with suppress(StopIteration):
             step = next(steps)
             while True:
-                step = steps.send(self._attempt(partial(self._exchange, step)))
+                try:
+                    answer = self._attempt(partial(self._exchange, step))
+                except LisaError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
         if must_reconnect(replies):
             self._leave()
         return replies

@@ -9,6 +9,7 @@ from lisa_common.client.options import CALL
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import is_command_refused
 from lisa_common.client.wire import LOADS, as_texts, check_replies, forgotten, refused, script_loads, script_refused
+from lisa_common.errors import LisaError
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import PING, Call, command
 
@@ -35,23 +36,36 @@ def repeats(
 ) -> Generator[list[Call[Any]], list[Any], None]:
     """Repeats the calls whose scripts the server lacks or refuses to run by SHA, and puts in their new replies.
 
-    Yields calls, and takes their replies. Loads the scripts first, or sends their texts if loading is refused.
+    Yields calls, and takes their replies, or a LisaError. That is the reply of these calls only: the others are done.
     """
     for _ in range(LOADS):
         positions = forgotten(calls, replies)
         if not positions:
             return
         left = [calls[at] for at in positions]
-        refusal, kind = script_refused(left, [replies[at] for at in positions]), Optional.EVALSHA
-        if refusal is None:
-            loads = yield script_loads(left)
-            refusal, kind = refused(loads), Optional.LOAD
-            if refusal is None:
-                check_replies(loads)
-        again = yield as_texts(left) if refusal else left
-        if refusal:
-            if script_refused(left, again):
-                return
-            refusals.note(kind, refusal)
+        try:
+            again = yield from _repeat(left, [replies[at] for at in positions], refusals)
+        except LisaError as error:
+            again = [error] * len(left)
+        if again is None:
+            return
         for at, reply in zip(positions, again, strict=True):
             replies[at] = reply
+
+
+def _repeat(
+    calls: list[Call[Any]], replies: Sequence[Any], refusals: Refusals
+) -> Generator[list[Call[Any]], list[Any], list[Any] | None]:
+    """Loads the scripts first, or sends their texts if loading is refused. Returns new replies, None if refused too."""
+    refusal, kind = script_refused(calls, replies), Optional.EVALSHA
+    if refusal is None:
+        loads = yield script_loads(calls)
+        refusal, kind = refused(loads), Optional.LOAD
+        if refusal is None:
+            check_replies(loads)
+            return (yield calls)
+    again = yield as_texts(calls)
+    if script_refused(calls, again):
+        return None
+    refusals.note(kind, refusal)
+    return again

@@ -26,6 +26,7 @@ __all__ = [
     "complete",
     "in_parts",
     "key_of",
+    "rests",
     "script",
     "unfinished",
     "units",
@@ -158,11 +159,20 @@ def unfinished(results: Sequence[Any]) -> list[int]:
     return [at for at, result in enumerate(results) if type(result) is Unfinished]
 
 
+def rests(calls: Sequence[Call[Any]], results: Sequence[Any], positions: Sequence[int]) -> Sequence[Call[Any]]:
+    """The calls for the remaining rows at these positions, independent if the whole calls are."""
+    left = [results[at].rest for at in positions]
+    return type(calls)(left) if isinstance(calls, IndependentCalls) else left
+
+
 def complete(results: list[Any], positions: Sequence[int], more: Sequence[Any]) -> None:
-    """Adds the results of the remaining rows at these positions."""
+    """Adds the results of the remaining rows at these positions. An error of them is that of the whole call."""
     for at, result in zip(positions, more, strict=True):
         done = results[at].done
-        results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
+        if isinstance(result, LisaError):
+            results[at] = result
+        else:
+            results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
 
 
 _KEYLESS = frozenset(

@@ -25,18 +25,24 @@ def keep_written(keys: ShardKeys, job: str, parts: Mapping[str, str], kept_ms: i
     fields = [text for part in parts.items() for text in part]
     key = keys.query(job)
     # In one request: a program that dies between two would leave a key that does not expire.
-    yield command("HSET", key, *fields), command("PEXPIRE", key, kept_ms)
+    _, expires = yield command("HSET", key, *fields), command("PEXPIRE", key, kept_ms)
+    if not expires:
+        # The first call was refused at first, and repeated after the second.
+        yield command("PEXPIRE", key, kept_ms)
 
 
 def claim_part(keys: ShardKeys, job: str, part: str, owner: str, kept_ms: int) -> Flow[str]:
     """Claims a part of a job for an owner, unless it has one. Returns its owner."""
     key = keys.query(job)
-    _, held, _ = yield (
+    is_ours, held, expires = yield (
         command("HSETNX", key, part, owner),
         read_written(keys, job, part),
         command("PEXPIRE", key, kept_ms),
     )
-    return held or owner
+    if not expires or not (is_ours or held):
+        # The claim was refused at first, and repeated after the others.
+        _, held = yield command("PEXPIRE", key, kept_ms), read_written(keys, job, part)
+    return owner if is_ours else held or owner
 
 
 def forget_part(keys: ShardKeys, job: str, part: str) -> Call[Any]:

@@ -95,7 +95,11 @@ class LendingFlows(Core):
             if not by_id:
                 continue
             notes += [lending.store_loan(keys, self.group, Loan(entry, self.name), lease_ms) for entry in entries]
-        replies = yield [*leases, *notes]
+        replies = yield IndependentCalls([*leases, *notes])
+        if error := next((reply for reply in replies if isinstance(reply, LisaError)), None):
+            # A loan may be refused where a lease was not, as by a full server. Nobody gets these deliveries.
+            yield from self.release([delivery for delivery, _ in loans])
+            raise error
         kept = [False] * len(loans)
         for positions, reply in zip(by_lease.values(), replies[: len(leases)], strict=True):
             for at, is_kept in zip(positions, reply, strict=True):
