@@ -150,6 +150,8 @@ class Model:
 
     def _store(self, message: Message) -> int:
         self.messages[message.id] = message
+        if message.id in self.finished:
+            self.finished[message.id] = 0
         message.look_ms = message.expires_ms
         if message.due_ms <= self.now_ms and not self.guarded:
             self.make_ready(message, message.due_ms)
@@ -362,6 +364,9 @@ class Model:
             return False
         copy = self.copy_of(entry, group)
         if not copy:
+            return False
+        if entry.message.cancelled:
+            self.end(entry.message, group)
             return False
         copy.settled, copy.attempts, copy.reason = entry, entry.attempt - 1, copy.reason or "released"
         if self.guarded:
