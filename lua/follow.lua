@@ -82,9 +82,8 @@ local function follow(entry, id, due, next_id, next_due, content, position)
     return 'duplicate'
   end
   if is_chosen(next_id) then
-    -- Another group's ack, or a former message, may have left a tombstone, but the id is in use again. It ends, also for
-    -- a clock that is set back later: consumers need no right to remove one.
-    redis.call('ZADD', finished, 'XX', 0, next_id)
+    -- Another group's ack, or a former message, may have left a tombstone.
+    end_window(next_id)
   end
   local next_ms, given = due_of(next_due, now)
   if next_id == id and next_ms == due then

@@ -1,6 +1,6 @@
 -- Gives back deliveries of one group that have not begun, or that ask to be tried later. Each is ready again at once,
--- without an attempt spent; where the topic has a door, as soon as it passes that. A cancelled message ends here. A
--- delivery that is no longer pending changes nothing.
+-- without an attempt spent; where the topic has a door, as soon as it passes that. The copy of a cancelled
+-- message ends. A delivery that is no longer pending changes nothing.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -37,8 +37,7 @@ for i = 6, #ARGV, 4 do
   if not afford(work_on(id, COMMANDS, 1)) then
     break
   end
-  -- These come first: if a key has another type, they fail before anything has changed.
-  redis.call('HGET', messages, id)
+  -- Like the look at the size of the record, these fail before anything has changed if a key has another type.
   owes(group, id)
   local failure = read_failure(redis.call('HGET', failures, copy_of(group, id))) or { reason = 'released', error = '' }
   local record = redis.call('XACK', ready, group, entry) == 1 and record_of(group, delivery)

@@ -103,8 +103,7 @@ local function replace(id, text, content, position)
     immediate[#immediate + 1] = { id = id, given = given, priority = priority, position = position }
   end
   if not is_known then
-    -- The window of a former message is over, also for a clock that is set back.
-    redis.call('ZADD', finished, 'XX', 0, id)
+    end_window(id)
   else
     -- The message may have another key now, or be due after others of its key.
     free_slots({ id })

@@ -115,8 +115,8 @@ for i = 4, #rows, 3 do
   else
     is_new = true
     if ended and ended[reply] then
-      -- Its window is over. So it stays for a clock that is set back, as the id is in use again.
-      redis.call('ZADD', finished, 'XX', 0, id)
+      --@include finished
+      end_window(id)
     end
   end
   replies[reply] = is_new and due or 0

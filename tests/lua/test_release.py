@@ -108,7 +108,7 @@ def test_a_foreign_key_changes_nothing(queue: Queue, client: redis.Redis, name: 
 
 
 def test_managers_who_wait_for_a_place_are_woken(queue: Queue, wakes: Callable[[], list[str]]) -> None:
-    """What ends here has been in flight."""
+    """The end of a cancelled delivery makes room for another message."""
     queue.join("g")
     queue.limit(max_in_flight=1)
     queue.send("a")

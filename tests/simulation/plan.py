@@ -145,7 +145,7 @@ class Plan:
     cast: Cast
     steps: tuple[Step, ...]
     tells: bool = False
-    """Whether its outcome includes the history and the keys that are left."""
+    """Adds the history and the remaining keys to the outcome."""
 
     def without(self, numbers: Collection[int]) -> "Plan":
         """The same run without some of its steps."""

@@ -26,7 +26,7 @@ _WORD = re.compile(r"(?<![\w{/.-])[a-z]{2,}(?![\w}/.-])")
 
 
 def failures_of(answer: Run) -> set[str]:
-    """What a run broke: each promise, with the words that tell how, without ids and numbers."""
+    """Returns the promises that a run broke, each with the words of its violation, without ids and numbers."""
     violations = (text.partition("steps=")[0].partition(":") for text in answer.get("violations", ()))
     return {f"{promise}: {' '.join(_WORD.findall(detail))}" for promise, _, detail in violations}
 

@@ -7,7 +7,7 @@ from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
 from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
@@ -74,7 +74,7 @@ def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError |
 
     `partial` is for readers of a Cluster that do without the shards of a node that is away.
     """
-    error = next((result for result in results if isinstance(result, LisaError)), None)
+    error = error_in(results)
     if isinstance(error, OF_THE_SERVER) and not partial:
         raise error
     return error

@@ -12,7 +12,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
-from lisa_common.protocol.call import Flow, IndependentCalls
+from lisa_common.protocol.call import Flow, IndependentCalls, error_in
 from lisa_common.protocol.ids import new_ids
 from lisa_common.protocol.producing import repeated
 from lisa_common.protocol.registry import Topics
@@ -115,7 +115,7 @@ class Batch:
             self._use((yield from self._sender.topics.resolve(self._layout.topic)))
             if batch:
                 stored = yield from self._sender.send(self._layout.topic, batch, self._clock)
-                self.broken = _first_error(stored)
+                self.broken = error_in(stored)
         except LisaError as error:
             self.broken = error
             stored = [error] * len(batch)
@@ -289,14 +289,10 @@ def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> No
         stored[at] = result
 
 
-def _first_error(stored: Sequence[Stored]) -> LisaError | None:
-    return next((each for each in stored if isinstance(each, LisaError)), None)
-
-
 def _results(topic: str, messages: Sequence[Outgoing], replies: list[Any]) -> Sequence[Stored] | None:
     """One result for each message of a call; None if the shard is closed."""
     dues, missing = replies if len(replies) > 1 else (*replies, None)
-    error = next((reply for reply in (dues, missing) if isinstance(reply, LisaError)), None)
+    error = error_in((dues, missing))
     if isinstance(error, Resharded):
         return None
     if error is None and missing:

@@ -9,7 +9,7 @@ from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.protocol import producing
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
 from lisa_common.validation import GENERATED_SUFFIX, duration_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
@@ -52,7 +52,7 @@ def store_apart(
     results: list[tuple[int, Missing | None] | LisaError] = []
     for stored in replies:
         missing = next(replies) if confirm is not None else None
-        error = next((reply for reply in (stored, missing) if isinstance(reply, LisaError)), None)
+        error = error_in((stored, missing))
         results.append(error or (stored[0], missing))
     return results
 

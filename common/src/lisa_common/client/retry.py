@@ -8,7 +8,7 @@ from typing import Any
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.protocol.call import Call, IndependentCalls, Once, units
+from lisa_common.protocol.call import Call, IndependentCalls, Once, error_in, units
 from lisa_common.protocol.producing import send_again
 
 __all__ = ["PipelineRetry"]
@@ -70,7 +70,7 @@ class PipelineRetry:
             return False
 
     def _is_left(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
-        error = next((results[at] for at in unit if isinstance(results[at], LisaError)), None)
+        error = error_in(results[at] for at in unit)
         if error is None:
             return False
         if not isinstance(error, Unreachable | Refused | OutcomeUnknown):

@@ -5,7 +5,7 @@ that yields calls, one or a pipeline of several, and receives their results; `li
 `lisa_common.client.async_connection` drive flows over a blocking and an asyncio client.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -24,6 +24,7 @@ __all__ = [
     "Unfinished",
     "command",
     "complete",
+    "error_in",
     "in_parts",
     "key_of",
     "rests",
@@ -157,6 +158,11 @@ def unfinished(results: Sequence[Any]) -> list[int]:
     if Unfinished not in map(type, results):
         return []
     return [at for at, result in enumerate(results) if type(result) is Unfinished]
+
+
+def error_in(results: Iterable[Any]) -> LisaError | None:
+    """Returns the first error among results."""
+    return next((result for result in results if isinstance(result, LisaError)), None)
 
 
 def rests(calls: Sequence[Call[Any]], results: Sequence[Any], positions: Sequence[int]) -> Sequence[Call[Any]]:

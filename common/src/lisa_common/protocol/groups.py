@@ -8,7 +8,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
 
 __all__ = ["join", "join_shards", "show_alive"]
 
@@ -88,5 +88,5 @@ def show_alive(shards: Sequence[ShardKeys], group: str, consumer: str) -> Flow[L
     except LisaError:
         # One shard must not keep the others from it.
         results = yield IndependentCalls(consuming.attend([keys], group, consumer) for keys in shards)
-        return next((result for result in results if isinstance(result, LisaError)), None)
+        return error_in(results)
     return None

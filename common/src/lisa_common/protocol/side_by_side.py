@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Flow, IndependentCalls
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, error_in
 
 __all__ = ["run_each"]
 
@@ -42,7 +42,7 @@ def run_each(flows: Sequence[Flow[T]], *, width: int = 100) -> Flow[list[T | Lis
             replies = iter((yield IndependentCalls(call for step in round_trip.values() for call in _calls_of(step))))
             for at, step in round_trip.items():
                 own = [next(replies) for _ in _calls_of(step)]
-                first = next((each for each in own if isinstance(each, LisaError)), None)
+                first = error_in(own)
                 error = None if isinstance(step, IndependentCalls) else first
                 if error is not None:
                     resume(at, error, is_error=True)

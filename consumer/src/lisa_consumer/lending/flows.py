@@ -9,7 +9,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, lending
-from lisa_common.protocol.call import Call, Flow, IndependentCalls
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, error_in
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.lending import Loan
 from lisa_common.validation import Duration, check_id, duration_ms
@@ -96,7 +96,7 @@ class LendingFlows(Core):
                 continue
             notes += [lending.store_loan(keys, self.group, Loan(entry, self.name), lease_ms) for entry in entries]
         replies = yield IndependentCalls([*leases, *notes])
-        if error := next((reply for reply in replies if isinstance(reply, LisaError)), None):
+        if error := error_in(replies):
             # A loan may be refused where a lease was not, as by a full server. Nobody gets these deliveries.
             yield from self.release([delivery for delivery, _ in loans])
             raise error
@@ -180,7 +180,7 @@ class LendingFlows(Core):
             result: tuple[ShardKeys, Lent] | LisaError | None = None
             for keys in shards:
                 loan, record = next(replies), next(replies)
-                error = next((reply for reply in (loan, record) if isinstance(reply, LisaError)), None)
+                error = error_in((loan, record))
                 if error or loan:
                     result = result or error or (keys, self._lent(keys, loan, record))
             results.append(result)
