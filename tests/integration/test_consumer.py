@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
+from lisa_common.errors import InvalidInput, OutcomeUnknown, TooManyGroups, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
@@ -128,6 +128,25 @@ async def test_several_topics_are_read_at_once(consumers: Consumers, sender: Asy
     outcomes = await consumer.nack(mixed[0], delay=60) + await consumer.reject(mixed[1])
     assert outcomes == [NackOutcome.RETRY, NackOutcome.GARBAGE]
     assert await consumer.ack(*mixed) == [AckOutcome.LATE, AckOutcome.LATE, AckOutcome.ACKED, AckOutcome.ACKED]
+
+
+async def test_a_call_that_was_done_in_part_says_so(
+    consumers: Consumers, own_server: Callable[..., Server], prefix: str
+) -> None:
+    """One of two topics is refused: the error does not say that nothing was done, and a repeat tells what was."""
+    server = own_server()
+    connected = consumers(("orders", "mails"), url=server.url.replace("://", "://jo:pw@"))
+    with server.client() as client:
+        client.acl_setuser("jo", enabled=True, passwords=["+pw"], keys=["*"], channels=["*"], categories=["+@all"])
+        async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+            for topic in ("orders", "mails"):
+                await producer.send(topic, b"x")
+        orders, mails = sorted(await connected.read(2, wait=5), key=lambda delivery: delivery.topic, reverse=True)
+        client.acl_setuser("jo", enabled=True, reset_keys=True, keys=[f"{prefix}*orders*"])
+        with pytest.raises(OutcomeUnknown, match="a part was done"):
+            await connected.ack(orders, mails)
+        client.acl_setuser("jo", enabled=True, keys=["*"])
+        assert await connected.ack(orders, mails) == [AckOutcome.STALE, AckOutcome.ACKED]
 
 
 async def test_a_nack_retries_after_its_delay(

@@ -61,10 +61,9 @@ def test_a_unit_is_made_again_as_a_whole() -> None:
     [
         ([SEND], [OutcomeUnknown("broke")]),
         ([READ, SEND], [OutcomeUnknown("broke")] * 2),
-        ([SEND, WAIT], [1, Refused("busy")]),
         ([READ, READ], [Refused("full"), ServerError("WRONGTYPE")]),
     ],
-    ids=["may be done", "one may be done", "done, but for the rest", "would never be done"],
+    ids=["may be done", "one may be done", "would never be done"],
 )
 def test_what_must_not_be_made_again(calls: list[Call[Any]], results: list[Any]) -> None:
     """Its error is raised."""
@@ -130,16 +129,37 @@ def test_scripts_that_cannot_be_loaded_are_an_error_of_their_calls_only() -> Non
     assert isinstance(replies[1], Unreachable)
 
 
-def test_rows_that_are_left_are_as_independent_as_their_calls() -> None:
-    """Each of them fails by itself; its error is that of the whole call."""
+def test_rows_that_are_left_are_independent() -> None:
+    """Each of them fails by itself; its error is that of the whole call, of which a part was done."""
     results: list[Any] = [Unfinished([1], SEND), [2], Unfinished([3], SEND)]
-    left = rests(IndependentCalls([SEND, READ, SEND]), results, unfinished(results))
+    calls = IndependentCalls([SEND, READ, SEND])
+    left = rests(calls, results, unfinished(results))
     assert left == (SEND, SEND)
     assert isinstance(left, IndependentCalls)
-    assert isinstance(rests([SEND, READ, SEND], results, unfinished(results)), list)
-    refusal = Refused("full")
-    complete(results, [0, 2], [refusal, [4]])
-    assert results == [refusal, [2], [3, 4]]
+    complete(calls, results, [0, 2], [Refused("full"), [4]])
+    assert isinstance(results[0], OutcomeUnknown)
+    assert results[1:] == [[2], [3, 4]]
+
+
+def test_rows_that_are_left_and_refused_are_an_error_of_the_pipeline() -> None:
+    """It is raised, as the calls are not independent, once all others are done."""
+    results: list[Any] = [Unfinished([1], SEND), Unfinished([3], READ)]
+    calls = [SEND, READ]
+    assert isinstance(rests(calls, results, [0, 1]), IndependentCalls)
+    with pytest.raises(OutcomeUnknown, match="another was not: full"):
+        complete(calls, results, [0, 1], [[2], Refused("full")])
+    assert results[0] == [1, 2]
+
+
+@pytest.mark.parametrize("other", [1, OutcomeUnknown("broke")], ids=["done", "may be done"])
+def test_a_refusal_beside_what_was_done_does_not_say_that_nothing_was(other: Any) -> None:
+    """The error of the pipeline says that a part of it was done; a pipeline that only reads has no such part."""
+    with pytest.raises(OutcomeUnknown):
+        PipelineRetry([SEND, SEND], [Refused("full"), other], -math.inf)
+    with pytest.raises(OutcomeUnknown):
+        PipelineRetry([SEND, WAIT], [other, Refused("busy")], math.inf)
+    with pytest.raises(Refused):
+        PipelineRetry([SEND, READ], [Refused("full"), other], -math.inf)
 
 
 def test_a_part_of_a_job_has_one_owner_whichever_call_came_first() -> None:

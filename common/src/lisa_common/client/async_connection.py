@@ -80,7 +80,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     async def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = await self._retry(calls, deadline)
         while parts := unfinished(results):
-            complete(results, parts, await self._retry(rests(calls, results, parts), deadline))
+            complete(calls, results, parts, await self._retry(rests(calls, results, parts), deadline))
         return results
 
     async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:

@@ -84,7 +84,7 @@ class Connection(Shell[Cluster | Node], Closing):
     ) -> list[Any]:
         results = self._retry(calls, deadline, meanwhile)
         while parts := unfinished(results):
-            complete(results, parts, self._retry(rests(calls, results, parts), deadline))
+            complete(calls, results, parts, self._retry(rests(calls, results, parts), deadline))
         return results
 
     def _retry(

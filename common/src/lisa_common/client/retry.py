@@ -8,7 +8,7 @@ from typing import Any
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.protocol.call import Call, IndependentCalls, Once, error_in, units
+from lisa_common.protocol.call import Call, IndependentCalls, Once, error_in, error_of_all, units
 from lisa_common.protocol.producing import send_again
 
 __all__ = ["PipelineRetry"]
@@ -18,7 +18,8 @@ class PipelineRetry:
     """A pipeline that failed in parts, or as a whole. Shells repeat the calls that are `left` after `delay_s` seconds.
 
     Only calls that were certainly not carried out, or are repeatable, are repeated. A call that must not be repeated,
-    or whose time is up, raises its error; in a pipeline of `IndependentCalls` the error becomes its result.
+    or whose time is up, raises its error, which tells if others have changed something; in a pipeline of
+    `IndependentCalls` the error becomes its result.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class PipelineRetry:
         outage: Outage | None = None,
         began: float | None = None,
     ) -> None:
-        self.left = calls
+        self.left = self._calls = calls
         self.results = results
         self.delay_s = 0.0
         self._deadline = -math.inf if isinstance(calls, Once) else deadline
@@ -62,12 +63,13 @@ class PipelineRetry:
         """Whether a unit is repeated; if it must not be, its error is raised or becomes its result."""
         try:
             return self._is_left(unit, results, is_late=is_late)
-        except LisaError as error:
-            if self._raises:
-                raise
-            for at in unit:
-                self.results[self._positions[at]] = error
-            return False
+        except LisaError as raised:
+            error = raised
+        if self._raises:
+            raise error_of_all(error, self._calls, self.results)
+        for at in unit:
+            self.results[self._positions[at]] = error
+        return False
 
     def _is_left(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
         error = error_in(results[at] for at in unit)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.scripts import Arg, Script, load
@@ -25,6 +25,8 @@ __all__ = [
     "command",
     "complete",
     "error_in",
+    "error_of_all",
+    "in_part",
     "in_parts",
     "key_of",
     "rests",
@@ -165,20 +167,42 @@ def error_in(results: Iterable[Any]) -> LisaError | None:
     return next((result for result in results if isinstance(result, LisaError)), None)
 
 
+def error_of_all(error: LisaError, calls: Sequence[Call[Any]], results: Sequence[Any]) -> LisaError:
+    """Returns the error of one call as that of all: it tells if others have changed something, or may have."""
+    once = [result for call, result in zip(calls, results, strict=True) if not call.repeatable]
+    done = [each for each in once if not isinstance(each, LisaError) or isinstance(each, OutcomeUnknown)]
+    return in_part(error) if done else error
+
+
+def in_part(error: LisaError) -> OutcomeUnknown:
+    """Returns the error of several calls of which one failed, and others did not."""
+    if isinstance(error, OutcomeUnknown):
+        return error
+    told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")
+    told.__cause__ = error
+    return told
+
+
 def rests(calls: Sequence[Call[Any]], results: Sequence[Any], positions: Sequence[int]) -> Sequence[Call[Any]]:
-    """The calls for the remaining rows at these positions, independent if the whole calls are."""
-    left = [results[at].rest for at in positions]
-    return type(calls)(left) if isinstance(calls, IndependentCalls) else left
+    """The calls for the remaining rows at these positions: whatever becomes of one, the others go on."""
+    kind = type(calls) if isinstance(calls, IndependentCalls) else IndependentCalls
+    return kind(results[at].rest for at in positions)
 
 
-def complete(results: list[Any], positions: Sequence[int], more: Sequence[Any]) -> None:
-    """Adds the results of the remaining rows at these positions. An error of them is that of the whole call."""
+def complete(calls: Sequence[Call[Any]], results: list[Any], positions: Sequence[int], more: Sequence[Any]) -> None:
+    """Adds the results of the remaining rows at these positions. An error of them is that of the whole call.
+
+    Raises it, unless the calls are independent.
+    """
+    error: LisaError | None = None
     for at, result in zip(positions, more, strict=True):
         done = results[at].done
         if isinstance(result, LisaError):
-            results[at] = result
+            results[at] = error = result if calls[at].repeatable else in_part(result)
         else:
             results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
+    if error and not isinstance(calls, IndependentCalls):
+        raise error_of_all(error, calls, results)
 
 
 _KEYLESS = frozenset(

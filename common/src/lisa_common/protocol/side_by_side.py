@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, error_in
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, error_in, error_of_all
 
 __all__ = ["run_each"]
 
@@ -42,10 +42,9 @@ def run_each(flows: Sequence[Flow[T]], *, width: int = 100) -> Flow[list[T | Lis
             replies = iter((yield IndependentCalls(call for step in round_trip.values() for call in _calls_of(step))))
             for at, step in round_trip.items():
                 own = [next(replies) for _ in _calls_of(step)]
-                first = error_in(own)
-                error = None if isinstance(step, IndependentCalls) else first
+                error = None if isinstance(step, IndependentCalls) else error_in(own)
                 if error is not None:
-                    resume(at, error, is_error=True)
+                    resume(at, error_of_all(error, _calls_of(step), own), is_error=True)
                 else:
                     resume(at, own[0] if isinstance(step, Call) else own)
     finally:

@@ -6,9 +6,11 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.call import Flow
+from lisa_common.protocol.call import Flow, error_in, in_part
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
+from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.settings import ConsumerSettings
@@ -56,19 +58,27 @@ class AsyncSettler:
 
     async def release(self, held: Sequence[Held]) -> int:
         """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Returns how many."""
-        return sum([await self._run(core.release(batch)) for core, _, batch in self._batches(held)])
+        return sum(released for _, released in await self._run(held, lambda core, batch: core.release(batch)))
 
     async def _each(self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[list[T]]]) -> list[T]:
         results: dict[int, T] = {}
-        for core, places, batch in self._batches(held):
-            results.update(zip(places, await self._run(flow(core, batch)), strict=True))
+        for places, own in await self._run(held, flow):
+            results.update(zip(places, own, strict=True))
         return [results[place] for place in range(len(held))]
 
-    def _batches(self, held: Sequence[Held]) -> list[tuple[Core, list[int], list[Delivery]]]:
+    async def _run(
+        self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[T]]
+    ) -> list[tuple[list[int], T]]:
+        """Runs a flow for each consumer. Returns the places of its deliveries, and the result of its flow."""
         places: dict[tuple[str, str], list[int]] = defaultdict(list)
         for place, (delivery, consumer) in enumerate(held):
             places[delivery.group, consumer].append(place)
-        return [(self._core(*of), at, [held[place].delivery for place in at]) for of, at in places.items()]
+        flows = [flow(self._core(*of), [held[place].delivery for place in at]) for of, at in places.items()]
+        results = await self._connection.run(run_each(flows), patience_s=self._settings.patience_s)
+        done = [result for result in results if not isinstance(result, LisaError)]
+        if error := error_in(results):
+            raise in_part(error) if done else error
+        return list(zip(places.values(), done, strict=True))
 
     def _core(self, group: str, consumer: str) -> Core:
         core = self._cores.get((group, consumer))
@@ -78,9 +88,6 @@ class AsyncSettler:
                 self._cores.popitem(last=False)
         self._cores.move_to_end((group, consumer))
         return core
-
-    async def _run(self, flow: Flow[T]) -> T:
-        return await self._connection.run(flow, patience_s=self._settings.patience_s)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -287,22 +287,13 @@ class Core:
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries, and sends what follows them. Returns one outcome for each."""
-        followed = _followed(deliveries)
-        if not followed:
-            outcomes = yield from self._call_shards(deliveries, self._ack)
-        else:
-            plain = [at for at in range(len(deliveries)) if at not in set(followed)]
-            of_plain = yield from self._call_shards([deliveries[at] for at in plain], self._ack)
-            of_followed = yield from self._call_shards([deliveries[at] for at in followed], self._follow)
-            found = dict(zip((*plain, *followed), (*of_plain, *of_followed), strict=True))
-            outcomes = [found[at] for at in range(len(deliveries))]
+        outcomes = yield from self._call_shards(deliveries, self._ack, apart=_followed(deliveries))
         count_acks(outcomes)
         return outcomes
 
     def _ack(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
-        return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
-
-    def _follow(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+        if not batch[0].follow_up:
+            return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
         followed = [
             (d.entry, found.outgoing) for d in batch if d.follow_ups and (found := d.follow_ups.get(d.entry.entry))
         ]
@@ -382,9 +373,13 @@ class Core:
         call: Callable[[ShardKeys, Policy, Sequence[Delivery]], Call[list[T]]],
         *,
         ends: bool = True,
+        apart: Collection[int] = (),
     ) -> Flow[list[T]]:
-        """Makes one call for each shard, all in one round trip. Returns in the order of the deliveries."""
-        batches = list(self._by_shard(deliveries))
+        """Makes one call for each shard, all in one round trip. Returns in the order of the deliveries.
+
+        Those at the positions in `apart` get calls of their own.
+        """
+        batches = list(self._by_shard(deliveries, apart))
         # Held deliveries do not wait for the registry: another server may hold it, and that one may be away.
         layouts = yield from self.topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
@@ -406,18 +401,20 @@ class Core:
         self._marks.inherit(heirs)
         return replies[len(heirs) :]
 
-    def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
+    def _by_shard(
+        self, deliveries: Sequence[Delivery], apart: Collection[int] = ()
+    ) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
         """Deliveries of each shard with their positions, at most `MAX_BATCH` in one batch."""
-        by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
+        by_shard: dict[tuple[str, str, bool], list[tuple[int, Delivery]]] = defaultdict(list)
         for position, delivery in enumerate(deliveries):
             if type(delivery) is not Delivery:
                 check_delivery(delivery)
             if delivery.group != self.group:
                 raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
-            by_shard[delivery.topic, delivery.shard].append((position, delivery))
-        for place, of_shard in by_shard.items():
+            by_shard[delivery.topic, delivery.shard, position in apart].append((position, delivery))
+        for (topic, shard, _), of_shard in by_shard.items():
             for at in range(0, len(of_shard), MAX_BATCH):
-                yield self._keys[place], of_shard[at : at + MAX_BATCH]
+                yield self._keys[topic, shard], of_shard[at : at + MAX_BATCH]
 
 
 def _count_marked(deliveries: Sequence[Delivery], marked: str | None) -> int:
@@ -427,14 +424,14 @@ def _count_marked(deliveries: Sequence[Delivery], marked: str | None) -> int:
     return next((number for number, each in enumerate(deliveries, 1) if each.entry.entry == marked), 0)
 
 
-def _followed(deliveries: Sequence[Delivery]) -> list[int]:
+def _followed(deliveries: Sequence[Delivery]) -> Collection[int]:
     """The positions of deliveries that messages follow. From now on `then` refuses others."""
     if set(map(type, deliveries)) != {Delivery}:
-        return []
+        return ()
     for delivery in deliveries:
         if delivery.follow_ups is not None:
             delivery.follow_ups.close(delivery.entry.entry)
     # Mostly there are none: deliveries that were read together share a `FollowUps`, and the loops are in C.
     if not any(set(map(_follow_ups_of, deliveries))):
-        return []
-    return [at for at, delivery in enumerate(deliveries) if delivery.follow_up]
+        return ()
+    return {at for at, delivery in enumerate(deliveries) if delivery.follow_up}
