@@ -57,7 +57,7 @@ def _faults(seed: int) -> Iterator[tuple[int, signal.Signals]]:
     ("count", "pause_s"),
     [
         pytest.param(3_000, 0.7, id="bounded"),
-        pytest.param(30_000, 2.0, id="full", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+        pytest.param(12_000, 1.0, id="full", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
     ],
 )
 def test_letters_survive_kills(own_server: type[Server], tmp_path: Path, count: int, pause_s: float) -> None:

@@ -23,7 +23,7 @@ from support.waiting import idle
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
-FILES, ROWS = 20, 250
+FILES, ROWS = 14, 250
 SEED = os.environ.get("LISA_SPARK_SEED", "ci")
 LIVES = int(os.environ.get("LISA_SPARK_LIVES", "3"))
 """How often the driver is killed."""

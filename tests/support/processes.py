@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.forked import Forked, may_fork
 from support.waiting import wait_until
 
 __all__ = ["Handling", "Journal", "Process", "Programs"]
@@ -70,8 +71,12 @@ class Process:
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path, cwd: Path = _TESTS) -> None:
         self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=output, stderr=output)
+        self._process: Forked | subprocess.Popen[bytes]
+        if may_fork(command, environment):
+            self._process = Forked(command, environment, log, cwd)
+        else:
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=output, stderr=output)
 
     @property
     def pid(self) -> int:
