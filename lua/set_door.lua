@@ -7,17 +7,15 @@
 -- ARGV[3] channel    text    where managers listen
 -- ARGV[4] topic      text    the topic, for the wake
 -- returns  1 if they were set, 0 if they had changed
---@include wake
+--@include overwrite, wake
 if (redis.call('HGET', door, 'limits') or '') ~= before then
   return 0
 end
 -- More may pass now than a manager waits for.
 wake(0, channel, topic)
--- Removed first, so that a topic can be paused while the server has no memory.
-redis.call('HDEL', door, 'limits')
 if after == '' then
-  redis.call('HDEL', door, 'spent', 'held')
+  redis.call('HDEL', door, 'limits', 'spent', 'held')
 else
-  redis.call('HSET', door, 'limits', after)
+  overwrite(door, 'limits', after)
 end
 return 1

@@ -7,15 +7,16 @@
 -- ARGV[3] after      text    the new policy; empty to remove it
 -- ARGV[4] patterns   text    the policies of patterns that the caller applied, empty for none; * where it keeps what they gave
 -- returns  1 if the policy was set or removed, 0 if it had changed
+--@include overwrite
 if (redis.call('HGET', topics, topic) or '') ~= before then
   return 0
 end
 if patterns ~= '*' and (redis.call('HGET', topics, '*') or '') ~= patterns then
   return 0
 end
--- Removed first, so that a topic can be paused while the server has no memory.
-redis.call('HDEL', topics, topic)
-if after ~= '' then
-  redis.call('HSET', topics, topic, after)
+if after == '' then
+  redis.call('HDEL', topics, topic)
+else
+  overwrite(topics, topic, after)
 end
 return 1

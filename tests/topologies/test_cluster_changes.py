@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import pytest
 
 from lisa_common.errors import Refused
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing
 from lisa_common.protocol.call import command
-from lisa_producer import AsyncProducer, Producer, ProducerSettings
+from lisa_manager import Admin, ManagerSettings
+from lisa_producer import AsyncProducer, Producer, ProducerSettings, State
 from support import Server, wait_until, wait_until_async
 from support.cluster import Cluster
 from support.commands import Commands
@@ -147,6 +148,24 @@ async def test_a_script_is_not_broken_off_while_its_slot_moves(
     with pytest.raises(Refused):
         await opened.call(managing.promote(keys, limit=1))
     assert await opened.call(command("ZCARD", keys.of("waiting"))) == 1
+
+
+@pytest.mark.parametrize("key", [topics_key("lisa"), ShardKeys("lisa", "orders").of("door")], ids=["registry", "door"])
+def test_the_only_policy_changes_while_its_slot_moves(own_cluster: Callable[..., Cluster], key: str) -> None:
+    """A paused topic stays so: its policy and its limits are the only fields of their hashes."""
+    cluster = own_cluster()
+    with Admin(settings=ManagerSettings(redis_url=cluster.url)) as admin:
+        admin.create_topic("orders", paused=True)
+        source, target = cluster.begin_to_move(key)
+        admin.set_policy("orders", max_in_flight=5)
+        cluster.move_keys(key, source, target)
+        cluster.end_move(key, source, target)
+        policy = admin.policy("orders")
+        assert (policy.paused, policy.max_in_flight) == (True, 5)
+        assert admin.check().is_clean
+        with Producer(settings=ProducerSettings(redis_url=cluster.url)) as producer:
+            producer.send("orders", b"x", id="a")
+            assert producer.find("orders", "a").state is State.WAITING
 
 
 def test_leases_are_renewed_while_a_slot_moves(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def guarded(call: Call[Any]) -> Call[Any]:
     """The same call; a script of several keys gets one more key, which never exists.
 
     A server that moves a slot starts a script if it has all of its keys, and aborts it, keeping its writes, when it
-    reads a key that it has just emptied. A missing key makes it refuse the script before it starts (TRYAGAIN).
+    reads a key that it has just emptied. A missing key makes it refuse the script before it starts (TRYAGAIN). Scripts
+    of one key do not empty it before their last command.
     """
     if call.args[0] != "EVALSHA":
         return call
