@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import InvalidInput, NotConfirmed, OutcomeUnknown, Unreachable
+from lisa_common.errors import Closed, InvalidInput, NotConfirmed, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import command
 from lisa_producer import (
     AsyncProducer,
@@ -216,7 +216,7 @@ async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
 
 
 async def test_closing_leaves_nobody_waiting(producers: Producers, server: Server) -> None:
-    """Queued calls end with Unreachable; calls under way end either way."""
+    """Queued calls end with Closed; calls under way end either way."""
     producer = producers(server.url, timeout_s=1)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
@@ -226,7 +226,7 @@ async def test_closing_leaves_nobody_waiting(producers: Producers, server: Serve
         await producer.close()
         async with asyncio.timeout(5):
             errors = await asyncio.gather(*others, return_exceptions=True)
-    assert {type(error) for error in errors} == {Unreachable}
+    assert {type(error) for error in errors} == {Closed}
     await asyncio.wait([first], timeout=10)
     assert first.done()
     first.exception()

@@ -305,6 +305,22 @@ async def test_scripts_are_loaded_again_after_a_flush(producers: Producers, own_
     assert (await producer.find("orders", "b")).record.body == b"x"
 
 
+async def test_a_close_after_a_lost_reply_does_not_hide_it(
+    producers: Producers, own_server: OwnServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The send may have been stored; the try that met the closed client is only the last one."""
+    server = own_server()
+    producer = producers(server.url, timeout_s=0.3, patience_s=60)
+    await producer.send("orders", b"x", delay=900)
+    server.freeze()
+    sending = asyncio.ensure_future(producer.send("orders", b"x", id="a", delay=900))
+    await wait_until_async(lambda: "trying again" in caplog.text)
+    await producer.close()
+    with pytest.raises(OutcomeUnknown):
+        await sending
+    server.thaw()
+
+
 async def test_a_wrong_password_is_not_retried(producers: Producers, own_server: OwnServer) -> None:
     """AccessDenied is raised at once, and does not contain the password."""
     server = own_server()

@@ -10,7 +10,16 @@ from redis.exceptions import NoScriptError
 from lisa_common.client.node_core import repeats
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.retry import PipelineRetry
-from lisa_common.errors import LisaError, OutcomeUnknown, Refused, ServerError, Unreachable
+from lisa_common.errors import (
+    AccessDenied,
+    Closed,
+    LisaError,
+    OutcomeUnknown,
+    QueueFull,
+    Refused,
+    ServerError,
+    Unreachable,
+)
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import (
     Call,
@@ -86,6 +95,19 @@ def test_an_unknown_outcome_stays_unknown() -> None:
     with pytest.raises(OutcomeUnknown, match="broke") as caught:
         retry.take([Unreachable("away")])
     assert isinstance(caught.value.__cause__, Unreachable)
+
+
+@pytest.mark.parametrize("later", [AccessDenied("password"), Closed("closed"), Refused("full"), Unreachable("away")])
+def test_a_later_try_that_did_nothing_does_not_say_that_nothing_was_done(later: LisaError) -> None:
+    """The reply of the first one was lost. An error that is about the call itself is told as it is."""
+    retry = PipelineRetry([READ], [OutcomeUnknown("broke")], time.monotonic() + 1)
+    retry._deadline = 0
+    with pytest.raises(OutcomeUnknown, match="broke") as caught:
+        retry.take([later])
+    assert caught.value.__cause__ is later
+    retry = PipelineRetry([READ], [OutcomeUnknown("broke")], time.monotonic() + 1)
+    with pytest.raises(QueueFull):
+        retry.take([QueueFull("orders holds 5 messages of at most 5")])
 
 
 def test_patience_ends() -> None:

@@ -4,7 +4,7 @@ LisaError
 ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
 │   └── CannotCombine     two values that exclude each other
 ├── InvalidSettings       a setting that is unknown or out of bounds
-├── Closed                the client was closed before the call; nothing was done
+├── Closed                the client was closed before the call went out; nothing was done
 ├── NotConfirmed          written, but confirmed by fewer replicas or disks than requested
 ├── UnknownTopic          an operator named a topic that does not exist
 ├── UnknownGroup          likewise a group
@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "NOTHING_DONE",
     "OF_THE_SERVER",
     "AccessDenied",
     "CannotCombine",
@@ -92,7 +93,7 @@ class InvalidSettings(LisaError, ValueError):
 
 
 class Closed(LisaError):
-    """The client was closed before the call; nothing was done."""
+    """The client was closed before the call went out; nothing was done."""
 
 
 class NotConfirmed(LisaError):
@@ -195,6 +196,9 @@ class QueueFull(ServerError):
         self.count: int | None = int(numbers[1]) if numbers else None
         self.limit: int | None = int(numbers[2]) if numbers else None
 
+
+NOTHING_DONE = (Unreachable, Refused, AccessDenied, Untrusted, Closed)
+"""Errors of a try that did nothing, whatever it asked for. They say nothing of an earlier try."""
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
 """Errors that every call to the server meets now; other errors concern one call, and so its topic."""

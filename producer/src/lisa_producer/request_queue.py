@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.outage import Outage, after
-from lisa_common.errors import LisaError, NoFreeConnection, OutcomeUnknown, Refused, ServerError, Unreachable
+from lisa_common.errors import (
+    NOTHING_DONE,
+    Closed,
+    LisaError,
+    NoFreeConnection,
+    OutcomeUnknown,
+    Refused,
+    ServerError,
+    Unreachable,
+)
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request
 
@@ -60,7 +69,7 @@ class PendingRequest:
 
     def finish(self, outcome: Any) -> None:
         """Sets the result, or the error, of the request."""
-        if self.unknown is not None and isinstance(outcome, Unreachable | Refused):
+        if self.unknown is not None and isinstance(outcome, NOTHING_DONE):
             # The last try did nothing, but an earlier one may have.
             outcome, cause = _own_error(self.unknown), outcome
             outcome.__cause__ = cause
@@ -177,7 +186,7 @@ class RequestQueue:
         finished = list(self.pending)
         self.pending.clear()
         for request in finished:
-            request.finish(Unreachable("the producer was closed; nothing was done"))
+            request.finish(Closed("the producer was closed; nothing was done"))
         return finished
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
-from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import NOTHING_DONE, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
@@ -99,7 +99,7 @@ class _Change:
                 return (yield _request(self._kind, keys, self._call(keys, sent_ms)))
             except OutcomeUnknown as error:
                 lost = lost or error
-            except (Refused, Unreachable) as error:
+            except NOTHING_DONE as error:
                 if lost is None:
                     raise
                 raise lost from error
@@ -107,7 +107,7 @@ class _Change:
                 raise lost
             try:
                 sent_ms = yield from self._read_sent_ms(keys, lost)
-            except (Refused, Unreachable) as error:
+            except NOTHING_DONE as error:
                 # The last try did nothing, but the first one may have.
                 raise lost from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.outage import Outage, after
-from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import NOTHING_DONE, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.protocol.call import Call, IndependentCalls, Once, error_in, error_of_all, units
 from lisa_common.protocol.producing import send_again
 
@@ -75,14 +75,15 @@ class PipelineRetry:
         error = error_in(results[at] for at in unit)
         if error is None:
             return False
-        if not isinstance(error, Unreachable | Refused | OutcomeUnknown):
-            raise error
         first = self._positions[unit[0]]
         if isinstance(error, OutcomeUnknown):
             self._unknown[first] = error
         unknown = self._unknown.get(first)
         once = [results[at] for at in unit if not self.left[at].repeatable]
-        if is_late or (once and unknown) or not all(isinstance(result, LisaError) for result in once):
+        may_pass = isinstance(error, Unreachable | Refused | OutcomeUnknown)
+        if not may_pass and not (unknown and isinstance(error, NOTHING_DONE)):
+            raise error
+        if not may_pass or is_late or (once and unknown) or not all(isinstance(result, LisaError) for result in once):
             if unknown is None or unknown is error:
                 raise self._told(error)
             # The last attempt did nothing, but an earlier one may have been carried out.
