@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lisa_consumer import Consumer
 from lisa_manager import Admin, AsyncAdmin
 from lisa_producer import (
     AsyncProducer,
@@ -132,6 +133,27 @@ async def test_a_repeat_does_not_undo_what_came_later(
             assert found is not None
             assert found.record is not None
             assert (result.outcome, found.record.body) == (REPLACED, b"later")
+
+
+async def test_a_repeat_knows_its_own_message_wherever_that_is(own_server: Callable[..., Server]) -> None:
+    """It was delivered and failed within a few ms: its attempts and the delay of its retry stay."""
+    server = own_server()
+    with Consumer("orders", "billing", url=server.url) as consumer:
+        consumer.read()
+
+        def fail() -> None:
+            [delivery] = consumer.read(wait=5)
+            consumer.nack(delivery, delay=60)
+
+        for number in range(5):
+            async with Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
+                await producer.send("orders", "x", id="loads the script", delay=600, if_exists="replace")
+                proxy.at_loss = lambda: asyncio.to_thread(fail)
+                proxy.lose_reply_to(b"lost-1")
+                result = await producer.send("orders", "lost-1", id=f"m{number}", if_exists="replace")
+                found = await producer.find("orders", f"m{number}")
+            assert found is not None
+            assert (proxy.lost, result.outcome, found.state, found.attempts) == (1, REPLACED, State.RETRY, 1)
 
 
 async def test_a_reshard_changes_nothing(producer: Any, commands: Commands, admin: AsyncAdmin) -> None:

@@ -196,8 +196,8 @@ _ALL = (
         "a repeated replacement undoes a later one",
         "A replacement whose reply was lost is repeated after another one, and replaces that.",
         "lua/replace.lua",
-        "    if stored and stored.sent > since then\n",
-        "    if false then\n",
+        "    if stored and (stored.sent > since or ",
+        "    if false and (",
     ),
     Plant(
         "a replacement leaves the retry",
