@@ -140,3 +140,26 @@ def test_a_drop_that_breaks_off_says_so(admin: Admin, producer: Producer, client
     assert client.hexists(topics_key(prefix), "orders")
     client.delete(f"{prefix}:dropped")
     assert admin.drop_topic("orders", force=True).done
+
+
+def test_a_call_of_several_steps_says_that_a_part_was_done(
+    admin: Admin, producer: Producer, client: redis.Redis
+) -> None:
+    """The first page of messages is done, or the first of two keys is written; then the server refuses."""
+    admin.create_topic("orders")
+    _send(producer, "orders", *(f"m{number}" for number in range(600)))
+    with pytest.raises(OutcomeUnknown, match="a part was done"):
+        admin.cancel_many(
+            "orders", WaitingFilter(id_prefix="m"), on_progress=lambda *_: client.config_set("min-replicas-to-write", 1)
+        )
+    client.config_set("min-replicas-to-write", 0)
+    assert 0 < admin.sizes("orders")[0].waiting < 600
+    _fill(client)
+    with pytest.raises(OutcomeUnknown, match="a part was done"):
+        admin.set_schedule("orders", "daily", every=3600)
+    client.config_set("maxmemory", 0)
+    assert [schedule.name for schedule in admin.list_schedules("orders")] == ["daily"]
+    client.config_set("min-replicas-to-write", 1)
+    with pytest.raises(Refused):
+        admin.set_policy("orders", paused=True)
+    client.config_set("min-replicas-to-write", 0)

@@ -67,6 +67,7 @@ class PipelineRetry:
             error = raised
         if self._raises:
             raise error_of_all(error, self._calls, self.results)
+        error = error_of_all(error, [self.left[at] for at in unit], [results[at] for at in unit])
         for at in unit:
             self.results[self._positions[at]] = error
         return False

@@ -6,10 +6,11 @@ that yields calls, one or a pipeline of several, and receives their results; `li
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown
+from lisa_common.errors import AccessDenied, Closed, LisaError, OutcomeUnknown, ServerError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.scripts import Arg, Script, load
@@ -31,6 +32,7 @@ __all__ = [
     "key_of",
     "rests",
     "script",
+    "told_in_part",
     "unfinished",
     "units",
 ]
@@ -169,9 +171,16 @@ def error_in(results: Iterable[Any]) -> LisaError | None:
 
 def error_of_all(error: LisaError, calls: Sequence[Call[Any]], results: Sequence[Any]) -> LisaError:
     """Returns the error of one call as that of all: it tells if others have changed something, or may have."""
-    once = [result for call, result in zip(calls, results, strict=True) if not call.repeatable]
-    done = [each for each in once if not isinstance(each, LisaError) or isinstance(each, OutcomeUnknown)]
-    return in_part(error) if done else error
+    return in_part(error) if _has_written(calls, results) else error
+
+
+def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
+    """Whether one of these calls has changed something, or may have."""
+    return any(
+        call.script.writes if call.script else not call.repeatable
+        for call, result in zip(calls, results, strict=True)
+        if not isinstance(result, LisaError) or isinstance(result, OutcomeUnknown)
+    )
 
 
 def in_part(error: LisaError) -> OutcomeUnknown:
@@ -181,6 +190,32 @@ def in_part(error: LisaError) -> OutcomeUnknown:
     told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")
     told.__cause__ = error
     return told
+
+
+def told_in_part(flow: Flow[T]) -> Flow[T]:
+    """Runs a flow of several round trips. The error of a later one tells if earlier ones have changed something."""
+    has_written = False
+    resume: Callable[[], Call[Any] | Sequence[Call[Any]]] = partial(next, flow)
+    try:
+        while True:
+            step = resume()
+            try:
+                result = yield step
+            except LisaError as error:
+                resume = partial(flow.throw, error)
+            else:
+                calls, results = ((step,), (result,)) if isinstance(step, Call) else (step, result)
+                has_written |= _has_written(calls, results)
+                resume = partial(flow.send, result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    except (ServerError, Closed) as error:
+        if not has_written:
+            raise
+        raise in_part(error) from error
+    finally:
+        flow.close()
 
 
 def rests(calls: Sequence[Call[Any]], results: Sequence[Any], positions: Sequence[int]) -> Sequence[Call[Any]]:
@@ -198,7 +233,7 @@ def complete(calls: Sequence[Call[Any]], results: list[Any], positions: Sequence
     for at, result in zip(positions, more, strict=True):
         done = results[at].done
         if isinstance(result, LisaError):
-            results[at] = error = result if calls[at].repeatable else in_part(result)
+            results[at] = error = error_of_all(result, [calls[at]], [done])
         else:
             results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
     if error and not isinstance(calls, IndependentCalls):

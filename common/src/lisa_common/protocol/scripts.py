@@ -5,6 +5,7 @@ A header names every key and argument of its script, in order; `lisa_common.prot
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -67,6 +68,11 @@ SCRIPT_NAMES = (
 )
 
 
+_WRITE = re.compile(
+    r"redis\.p?call\(\s*'(DEL|HDEL|HSET|HSETNX|SET|UNLINK|XACK|XADD|XCLAIM|XDEL|XGROUP|XTRIM|ZADD|ZREM)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """One script. `keys` are names of `TOPIC_KEYS`; `row` names the values that repeat for each item of a batch."""
@@ -77,12 +83,14 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     row: tuple[str, ...]
+    writes: bool = field(init=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _key_count: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(self.args))
         object.__setattr__(self, "_key_count", str(len(self.keys)))
+        object.__setattr__(self, "writes", _WRITE.search(self.text) is not None)
 
     def bind(self, keys: ShardKeys, rows: Iterable[Sequence[Arg]] = (), /, **args: Arg) -> tuple[Arg, ...]:
         """The command: EVALSHA, SHA, number of keys, keys, arguments by name, rows or columns flattened.

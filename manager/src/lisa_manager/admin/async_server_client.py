@@ -13,7 +13,7 @@ from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.model.keys import events_channel
-from lisa_common.protocol.call import PING, Flow
+from lisa_common.protocol.call import PING, Flow, told_in_part
 from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.registry import Topics
 from lisa_common.settings import Settings
@@ -112,4 +112,4 @@ class AsyncServerAdmin(AsyncClosing):
         return Topics(self._prefix)
 
     async def _run(self, flow: Flow[T]) -> T:
-        return await self._connection.run(flow, patience_s=self._patience_s)
+        return await self._connection.run(told_in_part(flow), patience_s=self._patience_s)

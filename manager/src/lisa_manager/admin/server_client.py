@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.client.per_loop import is_loop_running
-from lisa_common.protocol.call import Flow
+from lisa_common.protocol.call import Flow, told_in_part
 from lisa_common.protocol.managers import find_absence
 from lisa_common.protocol.registry import Topics
 from lisa_common.settings import Settings
@@ -67,7 +67,7 @@ class ServerAdmin(Closing):
         return Topics(self._prefix)
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._connection.run(flow, patience_s=self._patience_s)
+        return self._connection.run(told_in_part(flow), patience_s=self._patience_s)
 
     def _at_all_nodes(self, call: Callable[[AsyncServerAdmin], Awaitable[T]]) -> T:
         async def work() -> T:
