@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,13 @@ def _pull(wire: Wire, topic: str, **more: object) -> list[dict[str, object]]:
 
 def _status(wire: Wire, topic: str, id: str) -> int:
     return int(wire.post("getMsg", topic=topic, msgId=id).message["status"])
+
+
+def _v1(wire: Wire, method: str, path: str, **members: object) -> Any:
+    body = json.dumps(members) if members else None
+    reply = wire.request(method, f"/v1/topics/{path}", body, {"content-type": "application/json"} if body else {})
+    assert reply.status < 300, reply
+    return reply.content
 
 
 def test_send_answers_the_message(wire: Wire, topic: str) -> None:
@@ -159,6 +167,35 @@ def test_ended_id_is_sent_anew(wire: Wire, topic: str, end: str) -> None:
     assert (message["msg"], message["retry"]) == ("second", 1)
 
 
+@pytest.mark.parametrize("window_ms", [None, 86_400_000])
+async def test_no_dedup_window_keeps_an_ended_id(
+    wire: Wire, topic: str, admin: AsyncAdmin, window_ms: int | None
+) -> None:
+    """Whoever has declared the topic: another interface of the gateway, or an operator who gave it a window."""
+    if window_ms:
+        await admin.create_topic(topic, dedup_window_ms=window_ms)
+    assert _v1(wire, "POST", f"{topic}/messages", id="remind-7", body="Mon")["outcome"] == "sent"
+    for body in ("Tue", "Wed"):
+        assert len(_pull(wire, topic)) == 1
+        wire.post("ackMsg", topic=topic, msgId="remind-7")
+        again = wire.post("sendMsg", topic=topic, msg=body, delayMillis=0, msgId="remind-7")
+        assert (again.code, again.message["msg"], again.message["status"]) == (200, body, 2)
+    assert [message["msg"] for message in _pull(wire, topic)] == ["Wed"]
+
+
+def test_a_send_after_a_drop_declares_the_topic(wire: Wire, topic: str) -> None:
+    """At the same gateway, at once, with its group and its former shards, to which others may still send."""
+    _v1(wire, "PUT", topic, shards=4)
+    wire.post("sendMsg", topic=topic, msg="first", delayMillis=HOUR)
+    assert _v1(wire, "DELETE", f"{topic}?force=true")["messages"] == 1
+    sent = {wire.post("sendMsg", topic=topic, msg="second", delayMillis=0).message["msgId"] for _ in range(8)}
+    assert [each["group"] for each in _v1(wire, "GET", f"{topic}/groups")["groups"]] == ["http"]
+    pulled: set[str] = set()
+    while messages := wire.post("pullMsg", topic=topic, batch=8).messages:
+        pulled |= {message["msgId"] for message in messages}
+    assert pulled == sent
+
+
 def test_delete_and_release(wire: Wire, topic: str) -> None:
     """A deleted message is not delivered, and can be seen unless it was released; a second delete finds none."""
     for id in ("a", "b"):
@@ -285,3 +322,20 @@ async def test_a_message_that_only_another_group_has(wire: Wire, topic: str, sta
     assert wire.post("sendMsg", topic=topic, msg="y", delayMillis=0, msgId="m").message["msg"] == "x"
     assert wire.post("deleteMsg", topic=topic, msgId="m").code == 200
     assert _status(wire, topic, "m") == 7
+
+
+@pytest.mark.parametrize("end", ["ack", "give up"])
+def test_an_id_is_alive_while_any_group_owes_its_message(wire: Wire, topic: str, end: str) -> None:
+    """It has ended for the group of the gateway: a send answers the first message, and a delete ends it for all."""
+    for group in ("", "billing"):
+        wire.post("pullMsg", topic=topic, group=group)
+    wire.post("sendMsg", topic=topic, msg="Mon", delayMillis=0, msgId="a", maxRetry=0)
+    assert len(_pull(wire, topic)) == 1
+    wire.post("ackMsg", topic=topic, msgId="a", ack=str(end == "ack").lower())
+    assert _status(wire, topic, "a") == {"ack": 4, "give up": 6}[end]
+    again = wire.post("sendMsg", topic=topic, msg="Tue", delayMillis=0, msgId="a")
+    assert (again.code, again.message["msg"], again.message["status"]) == (200, "Mon", 2)
+    assert wire.post("deleteMsg", topic=topic, msgId="a", release="true").code == 200
+    assert wire.post("getMsg", topic=topic, msgId="a").code == 404
+    assert wire.post("pullMsg", topic=topic, group="billing").messages == []
+    assert wire.post("sendMsg", topic=topic, msg="Wed", delayMillis=0, msgId="a").message["msg"] == "Wed"

@@ -39,7 +39,7 @@ async def test_a_new_topic_is_declared_once(redis_url: str, prefix: str) -> None
     """However many requests name it at the same moment, and though the first of them is broken off."""
     settings = GatewaySettings(redis_url=redis_url, prefix=prefix)
     async with _CountingAdmin(settings=settings) as admin:
-        topics = KnownTopics(admin, settings)
+        topics = KnownTopics(admin, settings.group)
         first, *others = (asyncio.create_task(topics.declare("orders", Quota())) for _ in range(_MANY))
         await asyncio.sleep(0)
         first.cancel()

@@ -263,4 +263,5 @@ def test_the_number_is_fixed_when_a_topic_is_declared(commands: Commands) -> Non
     assert commands.manager("topic", "drop", "orders", "--yes").code == 0
     ran = commands.manager("topic", "create", "orders", "--shards", "2")
     assert (ran.code, "recent drop" in ran.err) == (2, True)
-    assert commands.manager("topic", "create", "orders", "--shards", "4").code == 0
+    assert commands.manager("topic", "create", "orders").code == 0
+    assert commands.manager("topic", "set", "orders", "--shards", "4").code == 0

@@ -69,7 +69,7 @@ class Gateway:
         self.producer = AsyncProducer(settings=self.producer_settings)
         self.admin = AsyncAdmin(settings=settings, patience_s=settings.patience_s)
         self.settler = AsyncSettler(settings=self.consumer_settings)
-        self.topics = KnownTopics(self.admin, settings)
+        self.topics = KnownTopics(self.admin, settings.group)
         self.clock = ServerClock()
         self.stopping = asyncio.Event()
         self.health = Health()

@@ -13,7 +13,17 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["Loan", "drop_loan", "drop_note", "lent_record", "read_loan", "read_note", "store_loan", "store_note"]
+__all__ = [
+    "Loan",
+    "drop_loan",
+    "drop_note",
+    "end_window",
+    "lent_record",
+    "read_loan",
+    "read_note",
+    "store_loan",
+    "store_note",
+]
 
 SLACK_MS = 60_000
 """How long a loan outlives its lease: an ack may still be late, and take its message out of the retries."""
@@ -87,3 +97,8 @@ def read_note(keys: ShardKeys, id: str) -> Call[bytes | None]:
 def drop_note(keys: ShardKeys, id: str) -> Call[int]:
     """Forgets a note."""
     return command("UNLINK", keys.note(id), decode=int)
+
+
+def end_window(keys: ShardKeys, id: str) -> Call[int]:
+    """Ends the dedup window of an id, as `finished.lua` does; without effect if it has none."""
+    return command("ZADD", keys.of("finished"), "XX", 0, id, decode=int)

@@ -212,6 +212,11 @@ class LendingFlows(Core):
         counts: list[int] = yield [lending.drop_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
         return any(counts)
 
+    def end_window(self, topic: str, id: str) -> Flow[None]:
+        """Ends the dedup window of an id."""
+        layouts = yield from self.topics.resolve_each([topic])
+        yield [lending.end_window(keys, id) for keys in layouts[topic].homes(check_id(id))]
+
     def server_time(self) -> Flow[int]:
         """The server's time in ms; of a Cluster, that of one node."""
         now_ms: int = yield consuming.server_time()

@@ -98,6 +98,10 @@ class AsyncLender(AsyncConsumer):
         """Forgets the note on a message. Returns whether there was one."""
         return await self._run(self._core.drop_note(topic, id))
 
+    async def end_window(self, topic: str, id: str) -> None:
+        """Ends the dedup window of an id whose message has ended: it may be sent again at once. Raises InvalidInput."""
+        await self._run(self._core.end_window(topic, id))
+
     async def server_time(self) -> int:
         """The server's time in ms."""
         return await self._run(self._core.server_time())

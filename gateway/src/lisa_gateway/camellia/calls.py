@@ -117,7 +117,7 @@ class MessageCalls:
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         release = parameters.flag("release", default=False)
         lender = self._gateway.desk().lender
-        known = await find_known(self._gateway, topic, id)
+        known = await find_known(self._gateway, topic, id, alive=True)
         if known is None or known.status in END_STATES:
             if release:
                 await self._forget(topic, id, known)
@@ -132,6 +132,8 @@ class MessageCalls:
         if outcome is CancelOutcome.DELIVERED:
             # The client that has it may still handle it; the id is free now.
             await lender.nack_lent(topic, id, rejected=True)
+        if release:
+            await self._forget(topic, id)
         self._monitor.count(topic, Event.DELETE)
         return answer()
 
@@ -150,7 +152,7 @@ class MessageCalls:
         outcome = await self._gateway.producer.reschedule(topic, id, delay=timedelta(milliseconds=delay_ms))
         if outcome not in fine:
             raise Failed(Code.NOT_EXISTS, f"no waiting message has this id: it is {outcome}")
-        known = await find_known(self._gateway, topic, id)
+        known = await find_known(self._gateway, topic, id, alive=True)
         return answer(delayMsg=known.message) if known else answer()
 
     async def _keep_note(self, topic: str, id: str, known: Known, status: Status | None) -> None:
@@ -161,10 +163,12 @@ class MessageCalls:
         elif self._settings.ended_s:
             await lender.keep_note(topic, id, ended_note(known.message, status), self._settings.ended_s)
 
-    async def _forget(self, topic: str, id: str, known: Known | None) -> None:
+    async def _forget(self, topic: str, id: str, known: Known | None = None) -> None:
         """Removes what is kept of a message that has ended."""
+        lender = self._gateway.desk().lender
         with suppress(InvalidInput):
-            await self._gateway.desk().lender.drop_note(topic, id)
+            await lender.drop_note(topic, id)
+            await lender.end_window(topic, id)
         if known and known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
 
@@ -173,7 +177,7 @@ class MessageCalls:
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         known = await find_known(self._gateway, topic, id)
         shown = None if known is None else known.message
-        if known is None or known.state in (State.FINISHED, State.CANCELLED):
+        if known is None or known.by_others or known.state in (State.FINISHED, State.CANCELLED):
             noted = from_note(await self._gateway.desk().lender.note(topic, id))
             shown = noted or (None if known is None or known.state is State.CANCELLED else known.message)
         if shown is None:

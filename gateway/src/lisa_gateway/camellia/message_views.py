@@ -1,7 +1,6 @@
 """Messages as clients see them, and notes on those that have ended."""
 
 import base64
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -44,6 +43,8 @@ class Status(IntEnum):
     DELETED = 7
 
 
+_ENDED = (State.EXPIRED, State.GARBAGE)
+
 END_STATES = frozenset((Status.CONSUMED, Status.EXPIRED, Status.GIVEN_UP, Status.DELETED))
 
 Message = dict[str, Any]
@@ -55,6 +56,8 @@ class Known(NamedTuple):
     message: Message
     status: Status
     state: State
+    by_others: bool
+    """Whether only other groups have copies, so that it is seen as they see it."""
 
 
 def message(topic: str, id: str, record: Record | None, policy: Policy, *, retry: int, status: Status) -> Message:
@@ -91,36 +94,27 @@ def delivered(given: Delivery, policy: Policy) -> Message:
     return message(given.topic, given.id, record, policy, retry=given.attempt, status=Status.DELIVERED)
 
 
-async def find_known(gateway: Gateway, topic: str, id: str) -> Known | None:
-    """A stored message as clients see it; None for none, and for one that has ended for the group of the gateway.
+async def find_known(gateway: Gateway, topic: str, id: str, *, alive: bool = False) -> Known | None:
+    """A stored message as clients see it, by the copy of the group of the gateway; None if the id is free.
 
-    A message of which only other groups have copies is seen as they see it, unless the gateway noted its end.
+    Where that group has no copy, it is seen as other groups see it; with `alive` also where that copy has died or
+    expired and another lives. A message counts as expired from its expiry time on, even before a read or a sweep finds
+    it.
     """
     found = await gateway.producer.find(topic, id)
     if found is None:
         return None
     policy, now_ms = await gateway.topics.policy(topic), await gateway.now_ms()
-    known = _known_of(topic, found, gateway.settings.group, policy, now_ms)
-    if known is None and await gateway.desk().lender.note(topic, id) is None:
-        known = _known_of(topic, replace(found, copies=()), gateway.settings.group, policy, now_ms)
-    return known
-
-
-def _known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) -> Known | None:
-    """A stored message as clients see it, by the copy of their group; None if that copy has ended.
-
-    A message counts as expired from its expiry time on, even before a read or a sweep finds it.
-    """
-    copy = _copy_of(found, group)
-    if copy is None and found.copies:
-        return None
+    copy = _copy_of(found, gateway.settings.group)
+    if alive and copy and copy.state in _ENDED and found.state not in _ENDED:
+        copy = None
     state = copy.state if copy else found.state
     retry = copy.attempts if copy else 0
     status = _status_of(found, copy, state, retry, now_ms)
     shown = message(topic, found.id, found.record, policy, retry=retry, status=status)
     if copy and copy.failure and state is State.GARBAGE:
         shown |= {"reason": copy.failure.reason, "error": copy.failure.error}
-    return Known(shown, status, state)
+    return Known(shown, status, state, by_others=copy is None and bool(found.copies))
 
 
 def _copy_of(found: Found, group: str) -> CopyState | None:

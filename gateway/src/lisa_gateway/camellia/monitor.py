@@ -79,10 +79,6 @@ class Monitor:
         self._complete = Window()
         self.stale = 0
         """Acks since the start of messages that were not lent, or no longer lent."""
-        self.swallowed = 0
-        """Sends since the start that were dropped, because the topic's dedup window still knew the id of an ended
-        message.
-        """
 
     def count(self, topic: str, event: Event, number: int = 1) -> None:
         """Counts events of this moment."""

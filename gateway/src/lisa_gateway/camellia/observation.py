@@ -203,7 +203,6 @@ def _windows(window: Window) -> Iterator[str]:
 def _own(gateway: Gateway, monitor: Monitor) -> Iterator[str]:
     yield from _gauge("long_polls", [({}, gateway.count_polls())])
     yield from _gauge("stale_acks", [({}, monitor.stale)])
-    yield from _gauge("swallowed_sends", [({}, monitor.swallowed)])
 
 
 def _gauge(name: str, rows: Iterable[_Row]) -> Iterator[str]:

@@ -33,6 +33,8 @@ class _New(NamedTuple):
     """A message to send."""
 
     id: str
+    is_named: bool
+    """Whether the client chose its id, and so may mean a new message by that of an ended one."""
     body: bytes
     delay_ms: int
     ttl_ms: int
@@ -104,7 +106,8 @@ class SendCalls:
             body = text.encode()
         except UnicodeEncodeError:
             raise Failed(Code.PARAM_WRONG, "msg must be text that UTF-8 can encode") from None
-        return _New(parameters.text("msgId") or secrets.token_hex(16), body, delay_ms, ttl_ms, retries)
+        id = parameters.text("msgId")
+        return _New(id or secrets.token_hex(16), bool(id), body, delay_ms, ttl_ms, retries)
 
     async def _send(self, topic: str, new: _New) -> Message:
         result = await self._store(topic, new)
@@ -123,7 +126,7 @@ class SendCalls:
     async def _again(self, topic: str, new: _New) -> Message:
         """The message whose id is known; sends the new one instead if that has ended."""
         for _try in range(_TRIES):
-            first = await self._first(topic, new.id)
+            first = await self._first(topic, new)
             if first is not None:
                 self._monitor.count(topic, Event.SEND)
                 return first
@@ -140,26 +143,28 @@ class SendCalls:
         status = Status.WAITING if new.delay_ms else Status.READY
         return message(topic, new.id, record, DEFAULT_POLICY, retry=0, status=status)
 
-    async def _first(self, topic: str, id: str) -> Message | None:
+    async def _first(self, topic: str, new: _New) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""
-        known = await find_known(self._gateway, topic, id)
+        id, lender = new.id, self._gateway.desk().lender
+        known = await find_known(self._gateway, topic, id, alive=True)
         if known is None:
             return None
         if known.state is State.CANCELLED:
             # It keeps the id until a consumer meets its entry. If a client has it, that is now.
-            if await self._gateway.desk().lender.nack_lent(topic, id, rejected=True) is None:
+            if await lender.nack_lent(topic, id, rejected=True) is None:
                 raise Failed(
                     Code.UNKNOWN, f"msgId {id!r} belongs to a deleted message until consumers reach it; send it later"
                 )
             return None
-        if known.status not in END_STATES or not self._settings.resend_ended:
+        if known.status not in END_STATES:
             return known.message
+        if not (self._settings.resend_ended and new.is_named):
+            noted = await lender.note(topic, id) if known.state is State.FINISHED else None
+            return from_note(noted) or known.message
         if known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
         elif known.state is State.FINISHED:
-            # The topic's policy says that an id stays known: it was not declared here.
-            self._monitor.swallowed += 1
-            return from_note(await self._gateway.desk().lender.note(topic, id)) or known.message
+            await lender.end_window(topic, id)
         else:
             # Expired, and not yet swept.
             await self._gateway.producer.cancel(topic, id)

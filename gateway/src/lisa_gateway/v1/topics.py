@@ -156,6 +156,7 @@ async def drop_topic(call: Call) -> Answer:
         raise Refusal(Problem(409, "conflict", text))
     if not dropped.done:
         raise _holds(f"topic {call.topic!r}", dropped.messages)
+    call.gateway.topics.forget(call.topic)
     return Answer({"topic": call.topic, "messages": dropped.messages})
 
 

@@ -106,10 +106,10 @@ def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:
     if mark is None:
         return policy
     dropped = read_mark(prefix, topic, mark)[1].policy
-    if dropped.shards != policy.shards:
+    if "shards" in policy.model_fields_set and dropped.shards != policy.shards:
         expected = f"{dropped.shards} until all producers have noticed the recent drop of the topic"
         raise InvalidInput("policy field shards", policy.shards, expected)
     # By the revision, managers know that the topic had limits, which a producer may set late.
-    kept = ("former", "drained", "limits_revision")
-    past = {name: getattr(dropped, name) for name in kept if getattr(dropped, name)}
+    kept = ("shards", "former", "drained", "limits_revision")
+    past = {name: getattr(dropped, name) for name in kept if getattr(dropped, name) != getattr(DEFAULT_POLICY, name)}
     return Policy.of(policy.model_dump(exclude_unset=True) | past) if past else policy
