@@ -147,7 +147,7 @@ class SendCalls:
             return None
         if known.state is State.CANCELLED:
             # It keeps the id until a consumer meets its entry. If a client has it, that is now.
-            if await self._gateway.desk().lender.nack_lent(topic, id, rejected=True) is None:
+            if await self._gateway.lender.nack_lent(topic, id, rejected=True) is None:
                 raise Failed(
                     Code.UNKNOWN, f"msgId {id!r} belongs to a deleted message until consumers reach it; send it later"
                 )
@@ -159,7 +159,7 @@ class SendCalls:
         elif known.state is State.FINISHED:
             # The topic's policy says that an id stays known: it was not declared here.
             self._monitor.swallowed += 1
-            return from_note(await self._gateway.desk().lender.note(topic, id)) or known.message
+            return from_note(await self._gateway.lender.note(topic, id)) or known.message
         else:
             # Expired, and not yet swept.
             await self._gateway.producer.cancel(topic, id)
