@@ -1,6 +1,5 @@
 """The paths of the interface, and its answers to errors."""
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
@@ -9,7 +8,6 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.logs import event
 from lisa_gateway.access import ROUTES
 from lisa_gateway.access import Scope as About
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
@@ -20,11 +18,9 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of
+from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of, unexpected
 
 __all__ = ["routes"]
-
-logger = logging.getLogger(__name__)
 
 _Call = Callable[[Parameters, Receive], Awaitable[Response]]
 
@@ -111,5 +107,4 @@ def _answer_to(error: Exception, path: str) -> Response:
         return (
             refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, problem_of(error).detail)
         )
-    logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
-    return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")
+    return answer(Code.UNKNOWN, unexpected(f"{_ROOT}{path}", error).detail)
