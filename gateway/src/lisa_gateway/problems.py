@@ -69,7 +69,7 @@ PROBLEMS = {
     "over-quota": "The grant has a quota, and it is used up",
     "internal-error": "The gateway has an error, which its log shows; the request may have been carried out",
     "server-away": "The server of messages is away, or refuses for now; nothing was done",
-    "outcome-unknown": "The server broke off before its reply; the request may have been carried out",
+    "outcome-unknown": "The server broke off before its reply, or did a part; the request may have been carried out",
     "server-refuses": "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
 }
 """All types of problems, with their titles."""

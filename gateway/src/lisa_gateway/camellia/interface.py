@@ -7,10 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.access import ROUTES
 from lisa_gateway.access import Scope as About
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
+from lisa_gateway.camellia.answers import Code, Misunderstood, answer, failure_of, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls, ServiceStatus, metrics_route
@@ -23,9 +22,6 @@ from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_o
 __all__ = ["routes"]
 
 _Call = Callable[[Parameters, Receive], Awaitable[Response]]
-
-_NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
-"""Our names of fields, as clients know them."""
 
 _ROOT = "/camellia"
 _GET, _POST = ["GET", "HEAD"], ["POST"]
@@ -98,13 +94,8 @@ def _answer_to(error: Exception, path: str) -> Response:
     if isinstance(error, (Forbidden, Refusal)):
         problem = problem_of(error)
         return answer(Code.PARAM_WRONG, problem.detail, status=problem.status)
-    if isinstance(error, Failed):
-        return answer(error.code, error.reason)
-    if isinstance(error, InvalidInput):
-        named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
-        return answer(Code.PARAM_WRONG, str(named))
-    if isinstance(error, LisaError):
-        return (
-            refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, problem_of(error).detail)
-        )
+    if isinstance(error, (Busy, OverQuota)):
+        return refusal(error)
+    if failed := failure_of(error):
+        return answer(failed.code, failed.reason)
     return answer(Code.UNKNOWN, unexpected(f"{_ROOT}{path}", error).detail)
