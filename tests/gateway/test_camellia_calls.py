@@ -291,6 +291,26 @@ def test_a_batch_is_sent_as_its_messages_would_be(wire: Wire, topic: str) -> Non
     assert len(wire.post("pullMsg", topic=topic, batch=100).messages) == 1
 
 
+def test_a_batch_that_was_sent_in_part_says_which(wire: Wire, topic: str) -> None:
+    """So that what failed can be sent again, by the ids that it was given, and nothing else is sent twice."""
+    path = f"/v1/topics/{topic}"
+    wire.request("PUT", path, json.dumps({"max_messages": 5}), {"Content-Type": "application/json"})
+    items = [{"msg": f"m{number}", "delayMillis": HOUR} for number in range(8)]
+    reply = wire.post("sendMsgBatch", topic=topic, msgs=json.dumps(items))
+    assert (reply.status, reply.code) == (200, 500)
+    failed = {place: item for place, item in enumerate(reply.messages) if "error" in item}
+    assert len(failed) == 3
+    assert reply.content["msg"].startswith(f"3 of 8 messages failed, the first at msgs.{min(failed)}: ")
+    assert {(item["topic"], item["code"]) for item in failed.values()} == {(topic, 500)}
+    sent = [(place, item["msg"], item["status"]) for place, item in enumerate(reply.messages) if place not in failed]
+    assert sent == [(place, f"m{place}", 1) for place in range(8) if place not in failed]
+    wire.request("PATCH", path, json.dumps({"max_messages": None}), {"Content-Type": "application/json"})
+    again = [items[place] | {"msgId": item["msgId"]} for place, item in failed.items()]
+    for _ in range(2):
+        assert wire.post("sendMsgBatch", topic=topic, msgs=json.dumps(again)).code == 200
+        assert wire.request("GET", f"{path}/sizes").content["stored"] == 8
+
+
 def test_trigger_and_reschedule(wire: Wire, topic: str) -> None:
     """A waiting message becomes due now, or later; others are left as they are."""
     sent = wire.post("sendMsg", topic=topic, msg="x", delayMillis=HOUR, msgId="a").message

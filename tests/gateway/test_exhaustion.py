@@ -381,7 +381,7 @@ async def test_no_more_groups_than_promised(redis_url: str, prefix: str, monkeyp
         assert await _ask(made, f"{CALLS}pullMsg", FORM, f"{form}one-more") == 503
         assert await _ask(made, "/v1/topics/t/groups/one-more/read", JSON, "{}") == 503
         assert await _ask(made, f"{CALLS}sendMsg", FORM, "topic=other&msg=x&delayMillis=0") == 200
-        assert len(gateway._desks) == 3
+        assert len(gateway._desks) == 4
         assert await asyncio.gather(*polls) == [200] * 3
 
 

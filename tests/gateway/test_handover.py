@@ -30,6 +30,10 @@ def _handover(gateway: Gateway, client: _Client) -> Handover:
     return Handover(gateway.desk(_GROUP).polls, poller, client.receive)
 
 
+async def _fail_to_watch() -> dict[str, Any]:
+    raise ZeroDivisionError
+
+
 async def _fail(handover: Handover, wait_s: float) -> None:
     async with handover:
         assert [each.attempt for each in await handover.read(wait_s)] == [1]
@@ -55,6 +59,10 @@ async def test_messages_of_a_client_that_is_gone_come_again(redis_url: str, pref
         async with _handover(gateway, _Client()) as handover:
             assert [each.attempt for each in await handover.read(wait_s)] == [1]
         assert await handover.claim()
+        poller = Poller("orders", 10, 60.0, by_id=False)
+        async with Handover(gateway.desk(_GROUP).polls, poller, _fail_to_watch) as handover:
+            assert not await handover.read(0)
+        assert await handover.claim(), "a watch that failed does not say that the client is gone"
         found = await gateway.producer.find("orders", "order-7")
         assert found
         assert found.state == "delivered"

@@ -207,6 +207,33 @@ def test_bytes_at_once() -> None:
         hold(5_000)
 
 
+async def test_a_body_that_has_arrived_is_not_refused(redis_url: str, prefix: str) -> None:
+    """A read whose body was admitted is answered, whatever other bodies fill the quota meanwhile."""
+    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["send", "consume"], "bytes_at_once": 1_024}]
+    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
+    headers = {"authorization": f"Bearer {TOKENS['busy']}", "content-type": "application/json"}
+    transport = httpx.ASGITransport(made)
+    is_full, is_read = asyncio.Event(), asyncio.Event()
+
+    async def upload() -> AsyncIterator[bytes]:
+        yield b"[" * 2_000
+        is_full.set()
+        await is_read.wait()
+
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        uploads = []
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b'{"wait": 0.01}'
+            uploads.append(asyncio.create_task(client.post("/v1/topics/t/messages", content=upload())))
+            await is_full.wait()
+
+        answer = await client.post("/v1/topics/t/groups/g/read", content=body())
+        is_read.set()
+        assert (answer.status_code, answer.json()) == (200, {"deliveries": []})
+        assert [(await each).status_code for each in uploads] == [400]
+
+
 def test_stalled_bodies_are_few(base_url: str, callers: dict[str, httpx.Client]) -> None:
     """A sender whose bodies do not end keeps as many of them in memory as its grant allows; lines of streams do end."""
     host, port = base_url.removeprefix("http://").split(":")

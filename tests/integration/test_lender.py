@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import redis
 
+from lisa_common.errors import Closed, OutcomeUnknown
 from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncLender, ConsumerSettings, InvalidInput, Note, Refused
 from lisa_manager import AsyncAdmin
@@ -31,8 +32,20 @@ async def _lend(lender: AsyncLender, lease: float = 60) -> None:
     assert await lender.lend(*[(delivery, lease) for delivery in deliveries]) == [True] * len(deliveries)
 
 
+async def test_a_close_fails_the_calls_that_it_breaks_off(sender: AsyncProducer, redis_url: str, prefix: str) -> None:
+    """None of them hangs, or takes itself for cancelled."""
+    await sender.send("orders", "hello", id="a")
+    lender = AsyncLender("http", settings=ConsumerSettings(redis_url=redis_url, prefix=prefix))
+    acks = [asyncio.create_task(lender.ack_lent("orders", "a")) for _ in range(1_200)]
+    await asyncio.sleep(0)
+    await lender.close()
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*acks, return_exceptions=True)
+    assert {type(result) for result in results} <= {type(None), Closed, OutcomeUnknown}
+
+
 async def test_ended_by_another_lender(
-    lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis, prefix: str
+    lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str
 ) -> None:
     """Acked by id at another process: the record is gone, the note is there, and no loan is left."""
     await sender.send("orders", "hello", id="a", max_retries=3)
@@ -41,6 +54,11 @@ async def test_ended_by_another_lender(
     assert await lenders[1].ack_lent("orders", "a", note=note) == "acked"
     assert await lenders[0].note("orders", "a") == b"hello 3"
     assert await lenders[1].ack_lent("orders", "a") is None
+    await sender.send("orders", "hello", id="b")
+    await _lend(lenders[0])
+    async with AsyncLender("billing", settings=ConsumerSettings(redis_url=redis_url, prefix=prefix)) as other:
+        assert await other.ack_lent("orders", "b") is None
+        assert await other.ack_lent("orders", "b", group="http") == "acked"
     assert not [key for key in keys_left(client, prefix) if ":loan:" in key]
     assert await lenders[0].drop_note("orders", "a")
     assert not await lenders[0].drop_note("orders", "a")

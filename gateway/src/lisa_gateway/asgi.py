@@ -42,7 +42,7 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
             Middleware(BodyLimits, settings),
             Middleware(AccessMiddleware, settings, over_quota=_refuse_over_quota, pages=PAGES if pages else None),
         ],
-        exception_handlers={HTTPException: refuse, LisaError: refuse},
+        exception_handlers={HTTPException: refuse, LisaError: refuse, Exception: refuse},
         lifespan=lifespan,
     )
     application.state.gateway = gateway

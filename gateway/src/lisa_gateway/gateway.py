@@ -32,7 +32,7 @@ __all__ = ["Gateway", "GroupDesk", "lifespan"]
 logger = logging.getLogger(__name__)
 
 _MAX_GROUPS = 256
-"""Groups that one process serves at once; each has connections of its own, and callers may make names up."""
+"""Groups served at once, beside the process's own; each has its own connections, and callers may make names up."""
 
 _IDLE_S = 60.0
 """How long a group without requests keeps its connections."""
@@ -83,6 +83,10 @@ class Gateway:
         self._pulse: list[asyncio.Task[None]] = []
         self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        own = self.desk()
+        own.polls.users += 1
+        self.lender = own.lender
+        """The lender of the group of the settings: it also ends what others have lent, keeps notes and has the time."""
         self._listener: asyncio.Task[None] | None = None
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         """Called first as the gateway closes, by parts that have tasks of their own."""
@@ -109,14 +113,14 @@ class Gateway:
 
     async def _ask_server(self) -> str:
         try:
-            await self.clock.look(self.desk().lender)
+            await self.clock.look(self.lender)
         except LisaError as error:
             return str(error)
         return ""
 
     async def now_ms(self) -> int:
         """The server's time in ms, as estimated; see `ServerClock`. Raises LisaError."""
-        return await self.clock.now_ms(self.desk().lender)
+        return await self.clock.now_ms(self.lender)
 
     async def _watch_server(self) -> None:
         was_away = False
@@ -169,8 +173,7 @@ class Gateway:
         desk = self._desks.get(name)
         if desk is None:
             made = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
-            # The group of the settings also serves what names no group.
-            if len(self._desks) >= _MAX_GROUPS and not self._close_first() and name != self.settings.group:
+            if len(self._desks) > _MAX_GROUPS and not self._close_first():
                 raise Busy(f"requests of {_MAX_GROUPS} groups are under way")
             desk = self._desks[name] = made
         else:
@@ -187,12 +190,12 @@ class Gateway:
         return False
 
     def _close_idle(self) -> None:
-        """Closes desks that nobody has asked for lately, but not that of the settings."""
+        """Closes desks that nobody has asked for lately."""
         latest_s = time.monotonic() - _IDLE_S
         for name, desk in list(self._desks.items()):
             if desk.used_s > latest_s:
                 return
-            if not desk.polls.is_busy and name != self.settings.group:
+            if not desk.polls.is_busy:
                 self._close_desk(name)
 
     def _close_desk(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ _TURNS = 3
 class Handover:
     """Reads messages for one request. Use it as a context while the answer is made: an error gives them back.
 
-    Whoever sends the answer asks `claim` first.
+    Whoever sends the answer asks `claim` first. Until then, or the error, it uses the polls: they stay open.
     """
 
     def __init__(self, polls: Polls, poller: Poller, receive: Callable[[], Awaitable[Any]]) -> None:
@@ -25,7 +26,10 @@ class Handover:
         self._poller = poller
         self._receive = receive
         self._deliveries: list[Delivery] = []
+        self._gone = asyncio.Event()
+        """Set once the client has hung up."""
         self._watch = asyncio.create_task(self._leave_with_client())
+        polls.users += 1
 
     async def read(self, wait_s: float) -> list[Delivery]:
         """Returns what is ready for the poller; waits for the first message. Raises LisaError."""
@@ -41,15 +45,15 @@ class Handover:
         if self._deliveries:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-        is_gone = self._watch.done()
-        if is_gone:
-            await self._release()
-        self._watch.cancel()
+        is_gone = self._gone.is_set()
+        await self._end(releases=is_gone)
         return not is_gone
 
     async def wait_gone(self, seconds: float) -> None:
         """Waits until the client hangs up, but only so many seconds."""
-        await asyncio.wait((self._watch,), timeout=max(0.0, seconds))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._gone.wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,14 +62,18 @@ class Handover:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._watch.cancel()
-            await self._release()
+            await self._end(releases=True)
 
-    async def _release(self) -> None:
-        deliveries, self._deliveries = self._deliveries, []
-        await self._polls.release(deliveries)
+    async def _end(self, *, releases: bool) -> None:
+        self._watch.cancel()
+        try:
+            if releases:
+                await self._polls.release(self._deliveries)
+        finally:
+            self._polls.users -= 1
 
     async def _leave_with_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._gone.set()
         self._poller.leave()

@@ -78,7 +78,8 @@ class Polls:
         """Waits of the reads that may be begun; the longest is last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self._pulling = 0
+        self.users = 0
+        """Requests that use them; they are closed only once these have ended."""
         self._looking: set[str] = set()
         """Topics that a poll looks at before it waits."""
 
@@ -89,8 +90,8 @@ class Polls:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is served now."""
-        return bool(self._topics or self._tasks or self._pulling)
+        """Whether a request or a read uses them now."""
+        return bool(self.users or self._tasks)
 
     def count_of(self, topic: str) -> int:
         """How many wait for a topic."""
@@ -99,13 +100,9 @@ class Polls:
 
     async def pull(self, topic: str, batch: int, lease_s: float, *, by_id: bool) -> list[Delivery]:
         """Reads up to `batch` messages without a wait, and lends them. Raises LisaError."""
-        self._pulling += 1
-        try:
-            deliveries = await self._lender.read(batch, topics=topic)
-            await self.release(deliveries[batch:])
-            return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
-        finally:
-            self._pulling -= 1
+        deliveries = await self._lender.read(batch, topics=topic)
+        await self.release(deliveries[batch:])
+        return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
 
     async def poll(self, poller: Poller, wait_s: float) -> list[Delivery]:
         """Waits for messages; empty at the timeout, after `leave`, and once the gateway stops. Raises LisaError.

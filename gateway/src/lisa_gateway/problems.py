@@ -1,5 +1,6 @@
 """Errors over HTTP: problem details of RFC 9457."""
 
+import logging
 import math
 import reprlib
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from lisa_common.errors import (
     UnknownWorker,
     Unreachable,
 )
+from lisa_common.logs import event
 from lisa_gateway import json_text
 
 __all__ = [
@@ -39,7 +41,10 @@ __all__ = [
     "refuse",
     "response_of",
     "send_problem",
+    "unexpected",
 ]
+
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -62,8 +67,9 @@ PROBLEMS = {
     "queue-full": "The topic holds as many messages as its policy allows",
     "too-busy": "The gateway serves as much as it may",
     "over-quota": "The grant has a quota, and it is used up",
+    "internal-error": "The gateway has an error, which its log shows; the request may have been carried out",
     "server-away": "The server of messages is away, or refuses for now; nothing was done",
-    "outcome-unknown": "The server broke off before its reply; the request may have been carried out",
+    "outcome-unknown": "The server broke off before its reply, or did a part; the request may have been carried out",
     "server-refuses": "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
 }
 """All types of problems, with their titles."""
@@ -196,12 +202,20 @@ async def send_problem(send: Any, problem: Problem, *headers: tuple[bytes, bytes
     await send({"type": "http.response.body", "body": response.body})
 
 
+def unexpected(path: str, error: Exception) -> Problem:
+    """Logs an error that no interface foresees. Returns the problem that stands for it."""
+    logger.error("a request of %s failed", path, extra=event("request_failed", path=path), exc_info=error)
+    return Problem(500, "internal-error", "internal error; the log of the gateway says more")
+
+
 async def refuse(request: Request, error: Exception) -> Response:
-    """Answers errors of Lisa, and requests that no route takes, for Starlette."""
+    """Answers errors, and requests that no route takes, for Starlette."""
     if isinstance(error, LisaError):
         return response_of(problem_of(error))
     path, method = request.url.path, request.method
-    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+    if not isinstance(error, HTTPException):
+        return response_of(unexpected(path, error))
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "")
         more = {"field": "method", "value": method, "expected": f"one of {allowed}"}
         return response_of(Problem(405, "method-not-allowed", f"{path} has no method {method}", more), allow=allowed)

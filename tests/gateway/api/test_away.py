@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -75,6 +76,29 @@ def test_an_error_of_the_server_promises_nothing(http: httpx.Client, raw: redis.
     assert (alone.status_code, "retry-after" in alone.headers) == (502, False)
     assert alone.json()["type"] == "urn:lisa:problem:server-refuses"
     assert batch.json()["results"][0]["problem"]["type"] == "urn:lisa:problem:server-refuses"
+
+
+def test_what_was_sent_in_part_is_no_refusal(own: tuple[Server, Gateways, str]) -> None:
+    """A server whose memory is full refuses the rest of a batch or a stream: a repeat would double what was sent."""
+    server, _, url = own
+    messages = [{"body": "x" * 3_500, "delay": 3_600}] * 1_000
+    lines = "".join(f"{json.dumps(message)}\n" for message in messages)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/topics/t/batch", {"json": {"messages": messages}}),
+        ("/v1/topics/t/messages", {"content": lines, "headers": {"content-type": "application/x-ndjson"}}),
+    ]
+    with httpx.Client(base_url=url, timeout=60) as http, redis.Redis(port=server.port) as raw:
+        http.put("/v1/topics/t").raise_for_status()
+        for path, request in calls:
+            raw.config_set("maxmemory", raw.info("memory")["used_memory"] + 2_500_000)
+            part = http.post(path, **request)
+            raw.config_set("maxmemory", 1)
+            rest = http.post(path, **request)
+            raw.config_set("maxmemory", 0)
+            assert (part.status_code, part.json()["type"]) == (504, "urn:lisa:problem:outcome-unknown"), part.text[:300]
+            assert 0 < part.json()["sent"] < 1_000
+            assert "retry-after" not in part.headers
+            assert (rest.status_code, rest.json()["sent"]) == (503, 0)
 
 
 def test_who_hangs_up_costs_no_message_its_attempt(http: httpx.Client, base_url: str, topic: str) -> None:

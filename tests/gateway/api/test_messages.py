@@ -194,6 +194,27 @@ def test_messages_are_listed_page_by_page(http: httpx.Client, topic: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "place",
+    [
+        ("waiting", 0, 0, "", "1", 5),
+        ("waiting", 0, 0, "", 1, "m"),
+        ("waiting", 0, 0, "", "1", "m", ["split"]),
+        ("waiting", "0", 0, ""),
+        ("ready", 0, 0, "g", 5),
+        ("ready", 0, 0, "g", f"{2**64}-0"),
+        ("delivered", 0, 0, "g", f"1-{2**64}"),
+    ],
+)
+def test_a_cursor_that_no_page_gave_is_refused(http: httpx.Client, topic: str, place: tuple[Any, ...]) -> None:
+    """Whatever it holds."""
+    http.post(f"/v1/topics/{topic}/messages", json={"body": 1, "delay": 60}).raise_for_status()
+    http.put(f"/v1/topics/{topic}/groups/g").raise_for_status()
+    cursor = base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+    answer = http.get(f"/v1/topics/{topic}/messages", params={"state": place[0], "cursor": cursor})
+    assert _problem(answer, 400, "invalid-input")["field"] == "cursor"
+
+
+@pytest.mark.parametrize(
     ("path", "body", "field", "expected"),
     [
         ("t/messages", {"body": 1, "delay": -1}, "delay", ""),

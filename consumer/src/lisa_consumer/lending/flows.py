@@ -41,6 +41,7 @@ class Note(NamedTuple):
 class Settlement(NamedTuple):
     """A request to end a lent delivery by the id of its message: with an ack, or with a nack."""
 
+    group: str
     topic: str
     id: str
     delay_ms: int | None = None
@@ -108,7 +109,7 @@ class LendingFlows(Core):
 
     def recall(self, topic: str, id: str) -> Flow[Lent | None]:
         """The lent delivery of an id; None if nothing is lent."""
-        [result] = yield from self._recall_each([(topic, check_id(id))])
+        [result] = yield from self._recall_each([(self.group, topic, check_id(id))])
         if isinstance(result, LisaError):
             raise result
         return result[1] if result else None
@@ -117,16 +118,17 @@ class LendingFlows(Core):
         """Ends the lent deliveries of these ids. Returns for each its outcome or its own error."""
         outcomes: list[Outcome] = [None] * len(settlements)
         found: list[_Found] = []
-        recalled = yield from self._recall_each([(settlement.topic, settlement.id) for settlement in settlements])
+        recalled = yield from self._recall_each([(each.group, each.topic, each.id) for each in settlements])
         for at, lent in enumerate(recalled):
             if isinstance(lent, LisaError):
                 outcomes[at] = lent
             elif lent:
                 found.append((at, *lent))
         layouts = yield from self.topics.recall_each({keys.topic for _, keys, _ in found})
-        by_kind: dict[tuple[ShardKeys, bool], list[_Found]] = {}
+        by_kind: dict[tuple[ShardKeys, str, bool], list[_Found]] = {}
         for item in found:
-            by_kind.setdefault((item[1], settlements[item[0]].is_ack), []).append(item)
+            settlement = settlements[item[0]]
+            by_kind.setdefault((item[1], settlement.group, settlement.is_ack), []).append(item)
         calls = [self._settlement_call(layouts, settlements, items) for items in by_kind.values()]
         # A message without a record was cancelled: its end is noted by who did that.
         notes = [
@@ -141,7 +143,7 @@ class LendingFlows(Core):
                 outcomes[at] = outcome
                 # A stale one has been replaced, perhaps by a loan that is still good.
                 if not isinstance(outcome, LisaError) and outcome not in (AckOutcome.STALE, NackOutcome.STALE):
-                    drops.append(lending.drop_loan(keys, self.group, settlements[at].id))
+                    drops.append(lending.drop_loan(keys, settlements[at].group, settlements[at].id))
         if drops:
             yield IndependentCalls(drops)
         return outcomes
@@ -149,50 +151,45 @@ class LendingFlows(Core):
     def _settlement_call(
         self, layouts: dict[str, Layout], settlements: Sequence[Settlement], items: Sequence[_Found]
     ) -> Call[Any]:
-        keys = items[0][1]
-        policy = layouts[keys.topic].policy
+        at, keys, _ = items[0]
+        group, policy = settlements[at].group, layouts[keys.topic].policy
         entries = [lent.delivery.entry for _, _, lent in items]
-        if settlements[items[0][0]].is_ack:
-            return consuming.ack(keys, self.group, entries, policy)
+        if settlements[at].is_ack:
+            return consuming.ack(keys, group, entries, policy)
         nacks = [
             Nack(lent.delivery.entry, settlements[at].error, settlements[at].delay_ms, settlements[at].rejected)
             for at, _, lent in items
         ]
-        return consuming.nack(keys, self.group, nacks, policy)
+        return consuming.nack(keys, group, nacks, policy)
 
     def _note(self, settlement: Settlement, keys: ShardKeys, lent: Lent) -> Call[Any]:
         note = settlement.note
         assert note is not None  # noqa: S101 - the caller has looked
         return lending.store_note(keys, settlement.id, note.make(lent), note.keep_ms)
 
-    def _recall_each(self, places: Sequence[tuple[str, str]]) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
-        layouts = yield from self.topics.resolve_sent({topic for topic, _ in places})
-        homes = [layouts[topic].homes(id) for topic, id in places]
+    def _recall_each(
+        self, places: Sequence[tuple[str, str, str]]
+    ) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
+        """What is lent, by group, topic and id."""
+        layouts = yield from self.topics.resolve_sent({topic for _, topic, _ in places})
+        homes = [layouts[topic].homes(id) for _, topic, id in places]
         calls = [
             call
-            for (_, id), shards in zip(places, homes, strict=True)
+            for (group, _, id), shards in zip(places, homes, strict=True)
             for keys in shards
-            for call in (lending.read_loan(keys, self.group, id), lending.lent_record(keys, id))
+            for call in (lending.read_loan(keys, group, id), lending.lent_record(keys, id))
         ]
         replies = iter((yield IndependentCalls(calls)) if calls else [])
         results: list[tuple[ShardKeys, Lent] | LisaError | None] = []
-        for shards in homes:
+        for (group, _, _), shards in zip(places, homes, strict=True):
             result: tuple[ShardKeys, Lent] | LisaError | None = None
             for keys in shards:
                 loan, record = next(replies), next(replies)
                 error = error_in((loan, record))
                 if error or loan:
-                    result = result or error or (keys, self._lent(keys, loan, record))
+                    result = result or error or (keys, _lent(keys, group, loan, record))
             results.append(result)
         return results
-
-    def _lent(self, keys: ShardKeys, loan: Loan, record: Record | None) -> Lent:
-        entry: Entry = loan.entry
-        # The record may be of a later message with the same id.
-        if record is not None and record.due_ms != entry.due_ms:
-            record = None
-        known = record or Record(0, entry.due_ms, b"", None, None, 0, {})
-        return Lent(delivery_of(keys, self.group, entry, known), record, loan.consumer)
 
     def store_note(self, topic: str, id: str, note: bytes, keep: Duration) -> Flow[None]:
         """Stores a note on a message for a time."""
@@ -221,3 +218,12 @@ class LendingFlows(Core):
         """The server's time in ms; of a Cluster, that of one node."""
         now_ms: int = yield consuming.server_time()
         return now_ms
+
+
+def _lent(keys: ShardKeys, group: str, loan: Loan, record: Record | None) -> Lent:
+    entry: Entry = loan.entry
+    # The record may be of a later message with the same id.
+    if record is not None and record.due_ms != entry.due_ms:
+        record = None
+    known = record or Record(0, entry.due_ms, b"", None, None, 0, {})
+    return Lent(delivery_of(keys, group, entry, known), record, loan.consumer)

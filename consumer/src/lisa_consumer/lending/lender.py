@@ -7,10 +7,10 @@ from typing import Any
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.per_loop import PerLoop
-from lisa_common.errors import OutcomeUnknown
+from lisa_common.errors import Closed, LisaError, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration, check_id, duration_ms
+from lisa_common.validation import Duration, check_id, check_name, duration_ms
 from lisa_consumer.delivery.async_client import AsyncConsumer
 from lisa_consumer.lending.flows import LendingFlows, Lent, Note, Settlement
 from lisa_consumer.metrics import METRICS
@@ -27,8 +27,9 @@ class AsyncLender(AsyncConsumer):
     """Reads for clients that are no consumers themselves, such as those of a gateway.
 
     Each read names its topics. It lends each delivery for a time of its own, and ends it by the topic and the id of its
-    message alone, whichever lender of the group has read it. Many tasks may use it at once. A delivery that is lent and
-    not ended in time is retried at once, without the topic's backoff, and spends an attempt; it is never run alone.
+    message alone, whichever lender has read it, of its own group or another. Many tasks may use it at once. A delivery
+    that is lent and not ended in time is retried at once, without the topic's backoff, and spends an attempt; it is
+    never run alone.
     """
 
     def __init__(
@@ -69,20 +70,30 @@ class AsyncLender(AsyncConsumer):
         """The lent delivery of a message; None if nothing is lent. Raises InvalidInput."""
         return await self._run(self._core.recall(topic, id))
 
-    async def ack_lent(self, topic: str, id: str, *, note: Note | None = None) -> AckOutcome | None:
+    async def ack_lent(
+        self, topic: str, id: str, *, group: str | None = None, note: Note | None = None
+    ) -> AckOutcome | None:
         """Acks the lent delivery of a message; None if nothing is lent. Safe to repeat.
 
-        Calls of many tasks share round trips. `note` is kept for `AsyncLender.note`. Raises InvalidInput.
+        Calls of many tasks share round trips, whatever their groups; the default is the lender's own group. `note` is
+        kept for `AsyncLender.note`. Raises InvalidInput.
         """
-        outcome: AckOutcome | None = await self._end(Settlement(topic, check_id(id), note=note))
+        outcome: AckOutcome | None = await self._end(Settlement(group or self.group, topic, id, note=note))
         return outcome
 
     async def nack_lent(
-        self, topic: str, id: str, *, delay: Duration | None = None, error: str = "", rejected: bool = False
+        self,
+        topic: str,
+        id: str,
+        *,
+        group: str | None = None,
+        delay: Duration | None = None,
+        error: str = "",
+        rejected: bool = False,
     ) -> NackOutcome | None:
         """Nacks the lent delivery of a message: see `nack`, and `reject` for `rejected`; None if nothing is lent."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
-        settlement = Settlement(topic, check_id(id), delay_ms, is_ack=False, rejected=rejected, error=error)
+        settlement = Settlement(group or self.group, topic, id, delay_ms, is_ack=False, rejected=rejected, error=error)
         outcome: NackOutcome | None = await self._end(settlement)
         return outcome
 
@@ -112,7 +123,9 @@ class AsyncLender(AsyncConsumer):
         await super().close()
 
     async def _end(self, settlement: Settlement) -> Any:
+        check_name("group", settlement.group)
         topic_names(settlement.topic)
+        check_id(settlement.id)
         return await self._enders.get().end(settlement)
 
     async def _end_batch(self, settlements: list[Settlement]) -> list[Any]:
@@ -140,9 +153,10 @@ class _Ender:
         return await future
 
     async def close(self) -> None:
-        """Ends the batch that is under way."""
+        """Breaks off the batch that is under way, and fails what waits for its turn."""
         if self._task:
             await cancel_all(self._task)
+        _fail(self._waiting, Closed("the client is closed"))
 
     async def _end_all(self) -> None:
         while self._waiting:
@@ -152,8 +166,7 @@ class _Ender:
             except Exception as error:  # noqa: BLE001 - each caller gets it
                 outcomes = [error] * len(batch)
             except BaseException:
-                for _, future in batch:
-                    future.cancel()
+                _fail(batch, OutcomeUnknown("the client was closed before the reply"))
                 raise
             for (_, future), outcome in zip(batch, outcomes, strict=True):
                 if future.done():
@@ -162,3 +175,9 @@ class _Ender:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
+
+
+def _fail(settlements: list[tuple[Settlement, asyncio.Future[Any]]], error: LisaError) -> None:
+    for _, future in settlements:
+        if not future.done():
+            future.set_exception(error)

@@ -97,12 +97,15 @@ class Quota:
         """
         paid = min(length, _PREPAID)
         arrived = 0
+        is_whole = False
 
         async def counted_receive() -> _Message:
-            nonlocal paid, arrived
-            if not is_streamed(scope):
+            nonlocal paid, arrived, is_whole
+            # Behind the body, whoever receives only waits for the client to hang up.
+            if not is_whole and not is_streamed(scope):
                 hold(max(arrived, length))
             message = await receive()
+            is_whole = not message.get("more_body", False)
             size = len(message.get("body", b""))
             arrived += size
             free = min(paid, size)

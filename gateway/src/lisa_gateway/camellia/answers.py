@@ -7,11 +7,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.json_text import encode
 from lisa_gateway.problems import problem_of
 
-__all__ = ["Code", "Failed", "Misunderstood", "answer", "encode_answer", "refusal"]
+__all__ = ["Code", "Failed", "Misunderstood", "answer", "encode_answer", "failure_of", "refusal"]
+
+_NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
+"""Our names of fields, as clients know them."""
 
 
 class Code(IntEnum):
@@ -40,6 +43,16 @@ class Misunderstood(Exception):
         self.headers = headers
         self.reason = reason
         super().__init__(reason)
+
+
+def failure_of(error: BaseException) -> Failed | None:
+    """The code and the reason that stand for an error; None for one that is a mistake of the gateway."""
+    if isinstance(error, Failed):
+        return error
+    if isinstance(error, InvalidInput):
+        named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
+        return Failed(Code.PARAM_WRONG, str(named))
+    return Failed(Code.UNKNOWN, problem_of(error).detail) if isinstance(error, LisaError) else None
 
 
 def encode_answer(code: int = Code.SUCCESS, msg: str | None = "success", **fields: Any) -> bytes:

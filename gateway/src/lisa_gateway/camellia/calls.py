@@ -92,14 +92,14 @@ class MessageCalls:
     async def ack(self, parameters: Parameters, _: Receive) -> Response:
         """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
-        lender = self._gateway.desk(parameters.text("group"), parameters.caller.quota).lender
+        lender, group = self._gateway.lender, parameters.text("group") or None
         outcome: AckOutcome | NackOutcome | None
         if parameters.flag("ack", default=True):
-            outcome = await lender.ack_lent(topic, id, note=await self._note(topic))
+            outcome = await lender.ack_lent(topic, id, group=group, note=await self._note(topic))
         else:
             delay_ms = parameters.number("delayMillis", 0 if self._settings.nack_at_once else None)
             delay = None if delay_ms is None else timedelta(milliseconds=min(max(0, delay_ms), MAX_MS))
-            outcome = await lender.nack_lent(topic, id, delay=delay, error="ack=false")
+            outcome = await lender.nack_lent(topic, id, group=group, delay=delay, error="ack=false")
         if outcome in (None, AckOutcome.STALE, NackOutcome.STALE):
             self._monitor.stale += 1
             METRICS.count("lisa_http_stale_acks_total")
@@ -116,7 +116,6 @@ class MessageCalls:
         """`deleteMsg`: ends a live message; with `release`, `getMsg` no longer shows it."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         release = parameters.flag("release", default=False)
-        lender = self._gateway.desk().lender
         known = await find_known(self._gateway, topic, id, alive=True)
         if known is None or known.status in END_STATES:
             if release:
@@ -131,7 +130,7 @@ class MessageCalls:
             raise Failed(Code.NOT_EXISTS, f"the message has ended meanwhile: {outcome}")
         if outcome is CancelOutcome.DELIVERED:
             # The client that has it may still handle it; the id is free now.
-            await lender.nack_lent(topic, id, rejected=True)
+            await self._gateway.lender.nack_lent(topic, id, rejected=True)
         if release:
             await self._forget(topic, id)
         self._monitor.count(topic, Event.DELETE)
@@ -157,7 +156,7 @@ class MessageCalls:
 
     async def _keep_note(self, topic: str, id: str, known: Known, status: Status | None) -> None:
         """Keeps a note on a message that ends. With None, removes its note."""
-        lender = self._gateway.desk().lender
+        lender = self._gateway.lender
         if status is None:
             await lender.drop_note(topic, id)
         elif self._settings.ended_s:
@@ -165,10 +164,9 @@ class MessageCalls:
 
     async def _forget(self, topic: str, id: str, known: Known | None = None) -> None:
         """Removes what is kept of a message that has ended."""
-        lender = self._gateway.desk().lender
         with suppress(InvalidInput):
-            await lender.drop_note(topic, id)
-            await lender.end_window(topic, id)
+            await self._gateway.lender.drop_note(topic, id)
+            await self._gateway.lender.end_window(topic, id)
         if known and known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
 
@@ -178,7 +176,7 @@ class MessageCalls:
         known = await find_known(self._gateway, topic, id)
         shown = None if known is None else known.message
         if known is None or known.by_others or known.state in (State.FINISHED, State.CANCELLED):
-            noted = from_note(await self._gateway.desk().lender.note(topic, id))
+            noted = from_note(await self._gateway.lender.note(topic, id))
             shown = noted or (None if known is None or known.state is State.CANCELLED else known.message)
         if shown is None:
             raise Failed(Code.NOT_EXISTS, "there is no message of this id, or no more")

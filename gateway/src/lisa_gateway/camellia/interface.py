@@ -1,6 +1,5 @@
 """The paths of the interface, and its answers to errors."""
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
@@ -8,11 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.logs import event
 from lisa_gateway.access import ROUTES
 from lisa_gateway.access import Scope as About
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
+from lisa_gateway.camellia.answers import Code, Misunderstood, answer, failure_of, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls, ServiceStatus, metrics_route
@@ -20,16 +17,11 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of
+from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of, unexpected
 
 __all__ = ["routes"]
 
-logger = logging.getLogger(__name__)
-
 _Call = Callable[[Parameters, Receive], Awaitable[Response]]
-
-_NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
-"""Our names of fields, as clients know them."""
 
 _ROOT = "/camellia"
 _GET, _POST = ["GET", "HEAD"], ["POST"]
@@ -102,14 +94,8 @@ def _answer_to(error: Exception, path: str) -> Response:
     if isinstance(error, (Forbidden, Refusal)):
         problem = problem_of(error)
         return answer(Code.PARAM_WRONG, problem.detail, status=problem.status)
-    if isinstance(error, Failed):
-        return answer(error.code, error.reason)
-    if isinstance(error, InvalidInput):
-        named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
-        return answer(Code.PARAM_WRONG, str(named))
-    if isinstance(error, LisaError):
-        return (
-            refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, problem_of(error).detail)
-        )
-    logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
-    return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")
+    if isinstance(error, (Busy, OverQuota)):
+        return refusal(error)
+    if failed := failure_of(error):
+        return answer(failed.code, failed.reason)
+    return answer(Code.UNKNOWN, unexpected(f"{_ROOT}{path}", error).detail)

@@ -12,7 +12,7 @@ from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.model.record import Record
 from lisa_common.validation import MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, failure_of
 from lisa_gateway.camellia.message_views import END_STATES, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
@@ -58,7 +58,10 @@ class SendCalls:
         return answer(delayMsg=await self._send(topic, new))
 
     async def send_batch(self, parameters: Parameters, _: Receive) -> Response:
-        """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
+        """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent.
+
+        Answers with an item for each; that of a failed one has its id, by which it may be sent again.
+        """
         topic = parameters.required_text("topic")
         text = parameters.required_text("msgs")
         new = await aside(len(text), lambda: [self._item(place, item) for place, item in enumerate(_items(text))])
@@ -69,12 +72,22 @@ class SendCalls:
                 raise Failed(Code.PARAM_WRONG, f"msgs.{place}.msg must be at most {most} bytes; got {len(each.body)}")
         # They share round trips. All are waited for, as an error of one says nothing of the others.
         results = await asyncio.gather(*(self._send(topic, each) for each in new), return_exceptions=True)
-        for place, result in enumerate(results):
-            if isinstance(result, InvalidInput):
-                raise Failed(Code.PARAM_WRONG, f"msgs.{place}: {result}")
+        failures: dict[int, Failed] = {}
+        items: list[Message] = []
+        for place, (each, result) in enumerate(zip(new, results, strict=True)):
             if isinstance(result, BaseException):
-                raise result
-        return answer(delayMsgList=results)
+                failed = failure_of(result)
+                if failed is None:
+                    raise result
+                failures[place] = failed
+                items.append({"topic": topic, "msgId": each.id, "code": int(failed.code), "error": failed.reason})
+            else:
+                items.append(result)
+        if not failures:
+            return answer(delayMsgList=items)
+        place, first = next(iter(failures.items()))
+        told = f"{len(failures)} of {len(new)} messages failed, the first at msgs.{place}: {first.reason}"
+        return answer(first.code, told, delayMsgList=items)
 
     def _item(self, place: int, item: Any) -> _New:
         if not isinstance(item, dict):
@@ -145,13 +158,13 @@ class SendCalls:
 
     async def _first(self, topic: str, new: _New) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""
-        id, lender = new.id, self._gateway.desk().lender
+        id = new.id
         known = await find_known(self._gateway, topic, id, alive=True)
         if known is None:
             return None
         if known.state is State.CANCELLED:
             # It keeps the id until a consumer meets its entry. If a client has it, that is now.
-            if await lender.nack_lent(topic, id, rejected=True) is None:
+            if await self._gateway.lender.nack_lent(topic, id, rejected=True) is None:
                 raise Failed(
                     Code.UNKNOWN, f"msgId {id!r} belongs to a deleted message until consumers reach it; send it later"
                 )
@@ -159,12 +172,12 @@ class SendCalls:
         if known.status not in END_STATES:
             return known.message
         if not (self._settings.resend_ended and new.is_named):
-            noted = await lender.note(topic, id) if known.state is State.FINISHED else None
+            noted = await self._gateway.lender.note(topic, id) if known.state is State.FINISHED else None
             return from_note(noted) or known.message
         if known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
         elif known.state is State.FINISHED:
-            await lender.end_window(topic, id)
+            await self._gateway.lender.end_window(topic, id)
         else:
             # Expired, and not yet swept.
             await self._gateway.producer.cancel(topic, id)

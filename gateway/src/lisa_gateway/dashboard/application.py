@@ -1,6 +1,5 @@
 """The pages as an ASGI application."""
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -12,7 +11,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lisa_common.errors import InvalidInput, LisaError, OmittedBytes
-from lisa_common.logs import event
 from lisa_gateway.access import ROUTES, Scope, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
@@ -37,11 +35,9 @@ from lisa_gateway.dashboard.site import HEADERS, Site
 from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
 from lisa_gateway.forms import URLENCODED, read_fields
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.problems import Problem, problem_of
+from lisa_gateway.problems import problem_of, unexpected
 
 __all__ = ["application"]
-
-logger = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 
@@ -135,10 +131,8 @@ def _endpoint(desk: Desk, name: str, handler: Handler) -> Callable[..., object]:
             with suppress(LisaError):
                 if name in _FORMS:
                     return await _FORMS[name](view)
-        except Exception:
-            path = request.url.path
-            logger.exception("a page failed: %s", path, extra=event("page_failed", path=path))
-            problem = Problem(500, "server-away", "internal error; the log of the gateway says more")
+        except Exception as error:  # noqa: BLE001 - logged there
+            problem = unexpected(request.url.path, error)
         view.refusal = None
         return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
 

@@ -5,17 +5,13 @@ from collections import defaultdict
 from functools import cache
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 
-from lisa_common.errors import LisaError
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import refuse
 from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics, workers  # noqa: F401 - they register operations
 from lisa_gateway.v1.openapi import document
 from lisa_gateway.v1.operation import OPERATIONS, Operation, respond
@@ -47,11 +43,8 @@ def mount(gateway: Gateway) -> Mount:
         # The first time, it takes longer than other requests should wait.
         return Response(await asyncio.to_thread(lambda: encode(openapi(root_path))), media_type="application/json")
 
-    api = Starlette(
-        routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse, LisaError: refuse}
-    )
-    api.router.redirect_slashes = False
-    return Mount(_ROOT, app=api)
+    # Errors are those of the whole application, which answers them.
+    return Mount(_ROOT, app=Router([Route("/openapi.json", show), *routes], redirect_slashes=False))
 
 
 def _route(path: str, operations: dict[str, Operation], gateway: Gateway, receipts: Receipts) -> Route:

@@ -44,11 +44,12 @@ _STATUS = {
     413: "The body is too large",
     415: "The content type is not supported",
     429: "A quota of the caller's grant is used up; nothing was done",
+    500: "The gateway has an error, which its log shows; the request may have been carried out",
     502: "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
     503: "The server of messages is away, or refuses for now",
-    504: "The server of messages broke off; the request may have been carried out",
+    504: "The server of messages broke off, or did a part; the request may have been carried out",
 }
-_ALWAYS = (400, 401, 403, 404, 429, 502, 503, 504)
+_ALWAYS = (400, 401, 403, 404, 429, 500, 502, 503, 504)
 _WITH_BODY = (408, 413, 415)
 _CONFLICT = 409
 

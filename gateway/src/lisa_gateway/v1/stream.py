@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lisa_common.errors import InvalidInput, LisaError, OmittedBytes, Verbatim
+from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, OmittedBytes, OutcomeUnknown, Verbatim
 from lisa_gateway.aside import Turn, aside
 from lisa_gateway.limits import take_stream
 from lisa_gateway.problems import Refusal, problem_of
@@ -50,7 +50,7 @@ async def send_batch(call: Call) -> Answer:
     names = {"sent": "sent", "replaced": "replaced", "duplicates": "duplicate", "failed": "failed"}
     counts = {name: outcomes[outcome] for name, outcome in names.items()}
     if stopped is not None:
-        raise _stopped(stopped, counts | {"results": items})
+        raise _stopped(stopped, counts | {"results": items}, in_part=any(map(_may_be_stored, report.results)))
     return Answer(counts | {"results": items})
 
 
@@ -83,9 +83,19 @@ def _item(result: SendResult) -> dict[str, Any]:
     return {"id": result.id, "outcome": result.outcome, "due_ms": result.due_ms or None}
 
 
-def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
-    """The problem that ended a send half-way, and what was sent before."""
+def _may_be_stored(result: SendResult) -> bool:
+    is_stored = result.outcome in (SendOutcome.SENT, SendOutcome.REPLACED)
+    return is_stored or isinstance(result.error, (OutcomeUnknown, NotConfirmed))
+
+
+def _stopped(error: LisaError, document: dict[str, Any], *, in_part: bool) -> Refusal:
+    """The problem that ended a send half-way, and what was sent before.
+
+    After a part, no problem says that nothing was done, or that the whole may be tried again.
+    """
     problem = problem_of(error)
+    if in_part and "retry-after" in problem.headers:
+        problem = problem_of(OutcomeUnknown(str(error)))
     return Refusal(replace(problem, more=problem.more | document))
 
 
@@ -101,7 +111,7 @@ async def send_stream(call: Call) -> Answer:
         cause = error.__cause__
         if not isinstance(cause, LisaError):
             raise
-        raise _stopped(cause, stream.document) from None
+        raise _stopped(cause, stream.document, in_part=stream.may_be_stored) from None
     return Answer(stream.document)
 
 
@@ -118,6 +128,8 @@ class _Stream:
         """The numbers of lines that are being sent."""
         self._report = SendReport()
         self._problems: list[dict[str, Any]] = []
+        self.may_be_stored = False
+        """Whether any message is stored, or may be."""
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
@@ -167,6 +179,7 @@ class _Stream:
         """Counts the outcome of the next line that was sent."""
         number = self._lines.popleft()
         self._report.count(result)
+        self.may_be_stored |= _may_be_stored(result)
         if result.error is not None:
             self._tell(number, result.error)
 

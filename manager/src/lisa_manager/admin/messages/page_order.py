@@ -18,6 +18,7 @@ from lisa_manager.shard_groups import GroupInfo, groups
 __all__ = ["PageSegment", "Place", "read_cursor", "remaining", "segments_of", "write_cursor"]
 
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_MOST_IN_ENTRY = 2**64
 _PARKED, _BEYOND = Point(PARKED_MS), Point(2 * PARKED_MS)
 _WHOLE = (START, END)
 _SPANS = ((_PARKED, _BEYOND), (START, _PARKED), (_BEYOND, END))
@@ -118,7 +119,8 @@ def read_cursor(cursor: str, state: State) -> tuple[_Order, Place]:
 
 def _checked(state: State, name: Any, *values: Any) -> tuple[_Order, Place]:
     number, shard, group, *place = values
-    if not (name == state and type(number) is type(shard) is int and isinstance(group, str)):
+    is_text = all(isinstance(each, str) for each in (group, *place))
+    if not (name == state and type(number) is type(shard) is int and is_text):
         raise ValueError(values)
     if place and state in PAGED:
         score, member, *split = place
@@ -127,6 +129,6 @@ def _checked(state: State, name: Any, *values: Any) -> tuple[_Order, Place]:
         member.encode("latin-1")
     elif place:
         [entry] = place
-        if not _ENTRY.fullmatch(entry):
+        if not _ENTRY.fullmatch(entry) or any(int(part) >= _MOST_IN_ENTRY for part in entry.split("-")):
             raise ValueError(entry)
     return (number, shard, group), place
