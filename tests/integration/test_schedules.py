@@ -30,6 +30,8 @@ from support.metrics import metrics_url, scrape
 from support.processes import Programs
 from support.running import managed
 
+_DAY_MS = 86_400_000
+
 _YEARS_S = 300_000_000
 """A period that does not end while a test runs: the next whole multiple since 1970 is in 2027."""
 
@@ -76,6 +78,31 @@ def test_an_operator_changes_a_schedule(admin: Admin) -> None:
         with pytest.raises(UnknownSchedule, match="there is no schedule 's' of topic 'orders'"):
             call("orders", "s")
     assert admin.check().findings == ()
+
+
+@pytest.mark.parametrize("change", ["body", "pause", "delete", "skip"])
+def test_a_skip_and_the_next_change_leave_a_message_that_is_due(admin: Admin, change: str) -> None:
+    """It may wait at a limit of its topic. Another skip, and a change of the body, leave the same tick out."""
+    admin.set_policy("orders", paused=True)
+    tick = admin.server_time().replace(microsecond=0) + timedelta(seconds=2)
+    tick_ms = round(tick.timestamp() * 1_000)
+    admin.set_schedule("orders", "s", cron=f"{tick:%S %M %H} * * *", overlap="skip")
+    wait_until(lambda: admin.server_time() >= tick, what="the tick")
+    assert admin.skip_tick("orders", "s") == tick_ms + _DAY_MS
+    state = admin.schedule("orders", "s")
+    assert (state.last_ms, state.next_ms, state.is_sent_ahead) == (tick_ms, tick_ms + 2 * _DAY_MS, False)
+    assert (state.sent, state.skipped, len(state.next_ticks())) == (1, 1, 10)
+    if change == "body":
+        admin.set_schedule("orders", "s", body="other")
+    elif change == "pause":
+        admin.pause_schedule("orders", "s")
+    elif change == "delete":
+        admin.delete_schedule("orders", "s")
+    else:
+        assert admin.skip_tick("orders", "s") == tick_ms + _DAY_MS
+    assert [message.at_ms for message in admin.messages("orders", "waiting").messages] == [tick_ms]
+    if change in {"body", "skip"}:
+        assert admin.schedule("orders", "s").next_ms == tick_ms + 2 * _DAY_MS
 
 
 def test_topics_have_schedules_of_one_name(admin: Admin) -> None:
