@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.model.schedule import Schedule
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager.admin.schedules.changes import import_schedules
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.resharding import close_former
@@ -29,6 +31,7 @@ from support.commands import Commands
 from support.metrics import metrics_url, scrape
 from support.processes import Programs
 from support.running import managed
+from support.stepping import Stepped
 
 _DAY_MS = 86_400_000
 
@@ -377,6 +380,23 @@ def test_an_import_of_many_writes_each(admin: Admin) -> None:
     assert len(admin.import_schedules(kept, prune=["t1"]).deleted) == 82
     assert len(admin.import_schedules(kept, prune=["*"]).deleted) == 167
     assert sum(sizes.waiting for sizes in admin.sizes()) == 1
+
+
+def test_an_import_prunes_beside_another(admin: Admin, redis_url: str, prefix: str) -> None:
+    """Whichever of its round trips the other comes between: what that deleted first is not listed."""
+    deleted: set[tuple[str, ...]] = set()
+    with Connection(redis_url) as connection:
+        for trips in count():
+            admin.import_schedules({"orders": {name: {"every": _YEARS_S} for name in ("a", "b")}})
+            first = Stepped(connection, import_schedules(Topics(prefix), {}, prune=["orders"]))
+            for _ in range(trips):
+                first.step()
+            if first.done:
+                break
+            admin.import_schedules({"orders": {"b": {"every": _YEARS_S}}}, prune=["orders"])
+            deleted.add(first.finish().deleted)
+            assert admin.list_schedules() == []
+    assert deleted == {("orders/b",), ("orders/a", "orders/b")}
 
 
 def test_run_now_and_backfill(admin: Admin) -> None:
