@@ -21,7 +21,7 @@ from lisa_common.protocol.schedules import (
 )
 from lisa_common.protocol.scheduling import Change, Home, advance, change, find_home
 from lisa_common.protocol.side_by_side import run_each
-from lisa_common.validation import check_name
+from lisa_common.validation import check_list, check_mapping, check_name
 from lisa_manager.admin.schedules.states import existing_schedule, list_schedules
 from lisa_manager.admin.topics.policies import DEFAULT
 
@@ -150,12 +150,13 @@ def import_schedules(
 ) -> Flow[ImportedSchedules]:
     """Makes schedules as these are; deletes all others of the topics in `prune`. Checks all before it writes."""
     now_ms: int = yield server_time()
-    pruned = [prune] if isinstance(prune, str) else prune
+    pruned = [prune] if isinstance(prune, str) else check_list("prune", prune, "topics")
     for topic in pruned:
         if topic != _ALL:
             check_name("topic", topic)
-    for topic, of_topic in wanted.items():
-        for name, fields in of_topic.items():
+    for topic, of_topic in check_mapping("schedules", wanted).items():
+        for name, fields in check_mapping(f"schedules of topic {topic}", of_topic).items():
+            check_mapping(f"schedule {topic}/{name}", fields)
             try:
                 Schedule.of(stored_fields(fields) | {"topic": topic, "name": name}).checked(now_ms)
             except InvalidInput as error:
