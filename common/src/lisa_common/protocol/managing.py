@@ -293,7 +293,7 @@ def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = 
 
 
 def drop_group(keys: ShardKeys, group: str, *, limit: int, destroy: bool) -> Call[tuple[str, int]]:
-    """Takes one step in dropping a group: ends its copies by up to `limit` entries. `destroy` lets the last step end it.
+    """Takes one step in dropping a group: ends its copies by up to `limit` entries; the last may `destroy` it.
 
     With a limit of 0 it ends no copies. Returns "more", "settled" (it owes nothing by its entries, and stays), "done",
     "gone" (the group did not exist) or "owes" (nothing changed, as the limit is 0), and how many copies were ended.
