@@ -1,6 +1,6 @@
 -- Takes one step in dropping a group.
 -- A step ends the group's copies of messages by a page of entries: first the entries that are pending, then those that
--- are undelivered. Once there are neither, a step destroys the group. Copies end in the same step that moves the group
+-- are undelivered. A step that leaves neither may destroy the group. Copies end in the same step that moves the group
 -- on in the stream. So trim never removes an entry whose message must still end, and anyone may resume an interrupted
 -- drop.
 --
@@ -18,11 +18,12 @@
 -- KEYS[12] slots     zset    key and id of each message that holds a slot
 -- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] group      text    the group to drop
--- ARGV[2] limit      number  at most so many entries in this step; 0 to end nothing, and to destroy the group only if
---            it has got and settled every entry of the stream
--- ARGV[3] channel    text    where managers listen
--- ARGV[4] topic      text    the topic, for the wake
--- returns  { "gone", "owes" (nothing changed), "more" (call again) or "done", number of copies ended }
+-- ARGV[2] limit      number  at most so many entries in this step; 0 to end nothing
+-- ARGV[3] destroy    flag    "1" to destroy the group if it has got and settled every entry of the stream
+-- ARGV[4] channel    text    where managers listen
+-- ARGV[5] topic      text    the topic, for the wake
+-- returns  { "gone", "owes" (nothing changed, as the limit is 0), "more" (call again), "settled" (it owes nothing by its
+--          entries, and stays) or "done", number of copies ended }
 --@include entry, failure, forget, groups, owes, record, wake_unparked
 local PAGE = 1000
 -- A step reads no more bytes of records than this, but at least one record.
@@ -110,15 +111,16 @@ local function take_pending()
   return ids
 end
 
+-- Returns the ids, and whether no entries are left.
 local function take_undelivered()
   local page = redis.call('XRANGE', ready, '(' .. dropped.last, '+', 'COUNT', limit)
   if #page == 0 then
-    return nil
+    return {}, true
   end
   local ids, entry_ids = read_debts(page)
   dropped.last = entry_ids[#entry_ids]
   redis.call('XGROUP', 'SETID', ready, dropped.name, dropped.last)
-  return ids
+  return ids, #page < limit and #entry_ids == #page
 end
 
 -- Trims the stream for the last group. Nobody trims once it is gone, and the next group would treat the rest as ready.
@@ -132,16 +134,19 @@ end
 if limit == 0 and (dropped.pending > 0 or has_undelivered()) then
   return { 'owes', 0 }
 end
-local ids = nil
-if limit > 0 then
-  ids = dropped.pending > 0 and take_pending() or take_undelivered()
+local ids, is_settled = {}, true
+if dropped.pending > 0 then
+  ids, is_settled = take_pending(), false
+elseif limit > 0 then
+  ids, is_settled = take_undelivered()
 end
-if ids then
-  end_copies(dropped.name, ids)
-  wake_unparked(channel, topic)
-  trim_for_last()
-  return { 'more', #ids }
-end
+end_copies(dropped.name, ids)
+wake_unparked(channel, topic)
 trim_for_last()
+if not is_settled then
+  return { 'more', #ids }
+elseif not destroy then
+  return { 'settled', #ids }
+end
 redis.call('XGROUP', 'DESTROY', ready, dropped.name)
-return { 'done', 0 }
+return { 'done', #ids }

@@ -34,7 +34,7 @@ for i = 3, #ARGV do
   local mark = get_tick_mark(name)
   if mark then
     -- What is due stays: it may be of a former version, or wait at the door.
-    if mark.due > now and take_back(mark) then
+    if take_back(mark, now) then
       mark.last, mark.due = mark.base, 0
     end
     set_tick_mark('/' .. name, mark)

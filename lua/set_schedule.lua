@@ -43,12 +43,14 @@ if mark and last ~= '' and (mark.last ~= tonumber(last) or following ~= '' and n
 end
 local version = math.max(now, (highest or 0) + 1, mark and mark.version + 1 or 0)
 if mark and mark.due > now then
-  local is_back = take_back(mark)
+  local is_back = take_back(mark, now)
   if skip then
     mark.skipped = mark.skipped + (is_back and 1 or 0)
-  elseif is_back or rhythm then
-    -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
+  elseif is_back then
     mark.last, mark.due = mark.base, 0
+  elseif rhythm then
+    -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
+    mark.last, mark.due = 0, 0
   end
 end
 -- Removed first, so that a schedule can be paused or deleted while the server has no memory.

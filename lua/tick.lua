@@ -83,7 +83,7 @@ for i = 8, #ARGV, 6 do
   end
   mark.skipped = mark.skipped + tonumber(ARGV[i + 3])
   if content == '' or exclusive and is_unfinished(mark.id) then
-    mark.skipped = mark.skipped + 1
+    mark.skipped, mark.base = mark.skipped + 1, tick
   else
     -- A missed tick is due now, so that its time to live begins now.
     send(ARGV[i + 4], content, late and math.max(now, due) or due)

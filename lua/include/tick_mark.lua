@@ -30,9 +30,10 @@ local function set_tick_mark(name, mark)
   return text
 end
 
--- Takes back the last message of a schedule if it still waits. Returns whether it did.
-local function take_back(mark)
-  if mark.id == '-' then
+-- Takes back the message that is ahead if it still waits. Returns whether it did. Where the latest tick was left out, the
+-- last message is of an earlier tick, and stays.
+local function take_back(mark, now)
+  if mark.due <= now or mark.base == mark.last or mark.id == '-' then
     return false
   end
   unindex(waiting, mark.id)

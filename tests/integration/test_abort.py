@@ -220,6 +220,8 @@ async def test_the_command(worker: Worker, sender: AsyncProducer, commands: Comm
         await sender.send("orders", b"x", id="a")
         await sender.send("orders", b"x", id="b", delay=60)
         await handler.begun.get()
+        done = await manage("abort", "orders", "a", "")
+        assert (done.code, "id must be" in done.err) == (2, True), "and nothing is aborted"
         done = await manage("abort", "orders", "a", "--json")
         assert (done.code, done.document) == (0, [{"id": "a", "outcome": "aborted"}])
         await handler.cancelled.wait()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -259,6 +260,24 @@ async def test_arguments_of_the_wrong_type_are_refused_before_anything_is_done(a
     for method in (admin.sizes, admin.status, admin.traffic):
         with pytest.raises(InvalidInput, match=r"topic must be .* got 1"):
             await method(1)
+    for schedules in ("x", {"orders": []}, {"orders": {"a": 5}}):
+        with pytest.raises(InvalidInput, match=r"schedules?( of topic orders| orders/a)? must be a mapping; got"):
+            await admin.import_schedules(schedules)
+    with pytest.raises(InvalidInput, match="prune must be a list of topics; got None"):
+        await admin.import_schedules({}, prune=None)
+    for pattern, fields, field in ((b"x", {"priority": 1}, "pattern"), ("x*", "y", "policy")):
+        with pytest.raises(InvalidInput, match=f"^{field} must be"):
+            await admin.set_pattern_policy(pattern, fields)
+    with pytest.raises(InvalidInput, match="cap must be True or False; got 1"):
+        await admin.set_pattern_policy("x*", {"priority": 1}, cap=1)
+    with pytest.raises(InvalidInput, match="newest_first must be True or False; got 'x'"):
+        await admin.messages("orders", "garbage", newest_first="x")
+    for hours in (timedelta(hours=1), "1", float("nan"), 0, 1e9):
+        with pytest.raises(InvalidInput, match="hours must be a number above 0"):
+            await admin.history(["orders"], hours=hours)
+    with pytest.raises(InvalidInput, match="topics must be a list of topics; got 1"):
+        await admin.history(1, hours=1)
+    assert await admin.records("orders", [[]]) == {}
     with pytest.raises(InvalidInput, match="delay must be seconds"):
         await admin.reschedule("orders", ["waiting"], delay=False)
     assert (await admin.find("orders", "waiting")).state is State.WAITING

@@ -10,7 +10,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
-from lisa_manager.admin.audit.check import check
+from lisa_manager.admin.audit.check import check, check_topics
 from lisa_manager.admin.groups.drop import drop_group
 from lisa_manager.resharding import reshard
 from support.queue import Queue
@@ -114,6 +114,27 @@ def test_shards_of_a_reshard_meanwhile_are_not_left_out(
     drop.finish()
     _, after = connection.run(reshard(prefix, "orders", 3))
     assert [_queue(connection, keys, 0).contents().groups.keys() for keys in after.served] == [{"other"}] * 4
+
+
+def test_a_repair_meanwhile_does_not_bring_the_group_back(
+    connection: Connection, declare: Callable[..., Policy], prefix: str
+) -> None:
+    """One shard of the topic takes longer than the other; the repair comes between any two round trips."""
+    for trips in count():
+        layout = Layout(prefix, f"t{trips}", declare(f"t{trips}", shards=2))
+        queues = [_queue(connection, keys, 0) for keys in layout.served]
+        for queue in queues:
+            queue.join("doomed", "other")
+        for number in range(MESSAGES):
+            queues[1].send(f"{number}")
+        drop = Stepped(connection, drop_group(layout, "doomed", force=True))
+        for _ in range(trips):
+            drop.step()
+        connection.run(check_topics(prefix, layout.topic, mend=True))
+        if drop.done:
+            return
+        assert drop.finish() == MESSAGES
+        assert [queue.contents().groups.keys() for queue in queues] == [{"other"}] * 2
 
 
 def _round_trips(stepped: Stepped) -> int:

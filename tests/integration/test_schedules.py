@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.model.schedule import Schedule
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scheduling import declare
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager.admin.schedules.changes import import_schedules
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.resharding import close_former
@@ -29,6 +31,9 @@ from support.commands import Commands
 from support.metrics import metrics_url, scrape
 from support.processes import Programs
 from support.running import managed
+from support.stepping import Stepped
+
+_DAY_MS = 86_400_000
 
 _YEARS_S = 300_000_000
 """A period that does not end while a test runs: the next whole multiple since 1970 is in 2027."""
@@ -76,6 +81,31 @@ def test_an_operator_changes_a_schedule(admin: Admin) -> None:
         with pytest.raises(UnknownSchedule, match="there is no schedule 's' of topic 'orders'"):
             call("orders", "s")
     assert admin.check().findings == ()
+
+
+@pytest.mark.parametrize("change", ["body", "pause", "delete", "skip"])
+def test_a_skip_and_the_next_change_leave_a_message_that_is_due(admin: Admin, change: str) -> None:
+    """It may wait at a limit of its topic. Another skip, and a change of the body, leave the same tick out."""
+    admin.set_policy("orders", paused=True)
+    tick = admin.server_time().replace(microsecond=0) + timedelta(seconds=2)
+    tick_ms = round(tick.timestamp() * 1_000)
+    admin.set_schedule("orders", "s", cron=f"{tick:%S %M %H} * * *", overlap="skip")
+    wait_until(lambda: admin.server_time() >= tick, what="the tick")
+    assert admin.skip_tick("orders", "s") == tick_ms + _DAY_MS
+    state = admin.schedule("orders", "s")
+    assert (state.last_ms, state.next_ms, state.is_sent_ahead) == (tick_ms, tick_ms + 2 * _DAY_MS, False)
+    assert (state.sent, state.skipped, len(state.next_ticks())) == (1, 1, 10)
+    if change == "body":
+        admin.set_schedule("orders", "s", body="other")
+    elif change == "pause":
+        admin.pause_schedule("orders", "s")
+    elif change == "delete":
+        admin.delete_schedule("orders", "s")
+    else:
+        assert admin.skip_tick("orders", "s") == tick_ms + _DAY_MS
+    assert [message.at_ms for message in admin.messages("orders", "waiting").messages] == [tick_ms]
+    if change in {"body", "skip"}:
+        assert admin.schedule("orders", "s").next_ms == tick_ms + 2 * _DAY_MS
 
 
 def test_topics_have_schedules_of_one_name(admin: Admin) -> None:
@@ -350,6 +380,23 @@ def test_an_import_of_many_writes_each(admin: Admin) -> None:
     assert len(admin.import_schedules(kept, prune=["t1"]).deleted) == 82
     assert len(admin.import_schedules(kept, prune=["*"]).deleted) == 167
     assert sum(sizes.waiting for sizes in admin.sizes()) == 1
+
+
+def test_an_import_prunes_beside_another(admin: Admin, redis_url: str, prefix: str) -> None:
+    """Whichever of its round trips the other comes between: what that deleted first is not listed."""
+    deleted: set[tuple[str, ...]] = set()
+    with Connection(redis_url) as connection:
+        for trips in count():
+            admin.import_schedules({"orders": {name: {"every": _YEARS_S} for name in ("a", "b")}})
+            first = Stepped(connection, import_schedules(Topics(prefix), {}, prune=["orders"]))
+            for _ in range(trips):
+                first.step()
+            if first.done:
+                break
+            admin.import_schedules({"orders": {"b": {"every": _YEARS_S}}}, prune=["orders"])
+            deleted.add(first.finish().deleted)
+            assert admin.list_schedules() == []
+    assert deleted == {("orders/b",), ("orders/a", "orders/b")}
 
 
 def test_run_now_and_backfill(admin: Admin) -> None:

@@ -9,9 +9,10 @@ from support.queue import EPOCH_MS, Queue, outgoing
 ALL = 1_000
 
 
-def go(queue: Queue, *, limit: int = 0, group: str = "g") -> tuple[str, int]:
+def go(queue: Queue, *, limit: int = 0, group: str = "g", destroy: bool = True) -> tuple[str, int]:
     """Takes one step."""
-    told: tuple[str, int] = queue.connection.call(managing.drop_group(queue.keys, group, limit=limit))
+    call = managing.drop_group(queue.keys, group, limit=limit, destroy=destroy)
+    told: tuple[str, int] = queue.connection.call(call)
     return told
 
 
@@ -38,6 +39,20 @@ def test_a_group_that_owes_stays(queue: Queue, *, read: bool) -> None:
     assert go(queue, limit=1) == ("more", 1)
     assert queue.contents().groups.keys() == {"g"}
     assert go(queue, limit=1) == ("done", 0)
+    contents = queue.contents()
+    assert (contents.groups, contents.stream, contents.left) == ({}, {}, [])
+
+
+def test_a_group_stays_until_it_is_to_be_destroyed(queue: Queue) -> None:
+    """It owes nothing then; what comes meanwhile ends with the step that destroys it."""
+    queue.join("g")
+    queue.send("a")
+    assert go(queue, limit=ALL, destroy=False) == ("settled", 1)
+    assert go(queue, destroy=False) == ("settled", 0)
+    queue.send("b")
+    assert go(queue, destroy=False) == ("owes", 0)
+    assert queue.contents().groups.keys() == {"g"}
+    assert go(queue, limit=ALL) == ("done", 1)
     contents = queue.contents()
     assert (contents.groups, contents.stream, contents.left) == ({}, {}, [])
 
@@ -96,9 +111,10 @@ def test_few_large_records_are_read_at_once(queue: Queue) -> None:
     for n in range(6):
         queue.send(f"{n}", body=b"x" * 1_000_000)
     queue.read("g", limit=3)
+    queue.send("6", body=b"x" * 1_000_000)
     assert go(queue, limit=ALL) == ("more", 3)
     assert go(queue, limit=ALL) == ("more", 3)
-    assert go(queue, limit=ALL) == ("done", 0)
+    assert go(queue, limit=ALL) == ("done", 1)
 
 
 def test_what_another_group_owes_is_kept(queue: Queue) -> None:

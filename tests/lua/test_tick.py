@@ -248,6 +248,30 @@ def test_a_skip_is_a_tick_without_a_message(queue: Queue) -> None:
     assert tick(queue, skipped, ticks=[left_out], overlap="skip").skipped == 1
 
 
+def test_a_tick_left_out_ahead_leaves_the_message_before_it(queue: Queue) -> None:
+    """A move to other shards and a new rhythm take back nothing; the message still counts for overlap."""
+    own = {"overlap": "skip"}
+    first = first_after(EPOCH_MS)
+    mark = put(queue, **own)
+    queue.now_ms = first
+    mark = sent_mark(tick(queue, mark, **own))
+    left_out = Tick(first + MINUTE, first + MINUTE, send=False)
+    mark = sent_mark(tick(queue, mark, ticks=[left_out], **own))
+    assert not mark.is_ahead(queue.now_ms)
+    queue.now_ms = first + 2 * MINUTE
+    assert tick(queue, mark, **own).skipped == 1
+    queue.now_ms = first + MINUTE - 1
+    assert put(queue, every_ms=2 * MINUTE, **own).last_ms == queue.now_ms
+    queue.connection.call(leave(queue.keys, ["beat"], first=True, now_ms=queue.now_ms))
+    assert ids(queue) == [tick_id("beat", first)]
+
+
+def sent_mark(ticked: Ticked) -> Mark:
+    """The mark after ticks."""
+    assert ticked.mark is not None
+    return ticked.mark
+
+
 def test_schedules_move_to_other_shards(queue: Queue) -> None:
     """Once, however often it is tried: the tick ahead is taken back here, and sent again there."""
     new = ShardKeys(queue.keys.prefix, "orders", "0.1")

@@ -34,7 +34,7 @@ from lisa_common.protocol.call import command
 from lisa_common.protocol.paging import START
 from lisa_common.protocol.registry import Topics
 from lisa_manager.dead_lettering import move_page
-from lisa_manager.shard_groups import drop_in_shard
+from lisa_manager.shard_groups import drop_in_shards
 from property.model import Copy, Entry, Message, Model
 from property.places import facts, places, shown
 from support import keys_left
@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
         """An operator drops a group, while a manager may trim after each step of it."""
         group = self._group(choice)
         self.ended |= {message.id for message in self.model.messages.values() if group in message.copies}
-        drop = Stepped(self.queue.connection, drop_in_shard(self.queue.keys, group, force=True))
+        drop = Stepped(self.queue.connection, drop_in_shards([self.queue.keys], group, force=True))
         while drop.step():
             if trimmed:
                 self.queue.trim()

@@ -147,7 +147,7 @@ _ALL = (
         "a group drop that ends nothing",
         "What a dropped group owes stays owed.",
         "lua/drop_group.lua",
-        "  end_copies(dropped.name, ids)\n",
+        "end_copies(dropped.name, ids)\n",
         "",
     ),
     Plant(

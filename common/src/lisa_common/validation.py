@@ -4,7 +4,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
@@ -21,9 +21,12 @@ __all__ = [
     "MAX_RETRIES",
     "Duration",
     "body_bytes",
+    "check_bool",
     "check_callable",
     "check_id",
     "check_int",
+    "check_list",
+    "check_mapping",
     "check_name",
     "check_new_id",
     "duration_ms",
@@ -96,6 +99,27 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidInput(field, value, f"a whole number from {low} to {high}")
     return value
+
+
+def check_bool(field: str, value: object) -> bool:
+    """A bool, and nothing else that is true or false."""
+    if not isinstance(value, bool):
+        raise InvalidInput(field, value, "True or False")
+    return value
+
+
+def check_mapping(field: str, value: object) -> Mapping[Any, Any]:
+    """A mapping."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(field, value, "a mapping")
+    return value
+
+
+def check_list(field: str, value: object, items: str) -> list[Any]:
+    """The items of an iterable. A single text is refused, though it is an iterable of texts."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInput(field, value, f"a list of {items}")
+    return list(value)
 
 
 def check_callable(field: str, value: object) -> None:

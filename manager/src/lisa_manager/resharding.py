@@ -12,7 +12,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
 from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
-from lisa_manager.shard_groups import drop_in_shard, group_names
+from lisa_manager.shard_groups import drop_in_shards, group_names
 from lisa_manager.topic_drop import drop_empty
 from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
@@ -97,8 +97,7 @@ def _take_over_groups(before: Layout, after: Layout) -> Flow[set[str]]:
     in_new = yield from group_names(new)
     known = yield from group_names(before.served)
     for name in sorted(in_new - known):
-        for keys in new:
-            yield from drop_in_shard(keys, name, force=False)
+        yield from drop_in_shards(new, name, force=False)
     for name in sorted(known):
         yield from groups.join_shards([new], name)
     return known
@@ -112,8 +111,7 @@ def _reconcile_groups(before: Layout, after: Layout, joined: set[str]) -> Flow[N
     new = _new_shards(before, after)
     known = yield from group_names(before.served)
     for name in sorted(joined - known):
-        for keys in new:
-            yield from drop_in_shard(keys, name, force=True)
+        yield from drop_in_shards(new, name, force=True)
     for name in sorted(known - joined):
         yield from groups.join_shards([new], name)
 

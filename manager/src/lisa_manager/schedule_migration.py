@@ -86,7 +86,7 @@ def _latest_mark(topics: Topics, topic: str, name: str, home: ShardKeys | None =
         mark, now_ms = yield [get_mark(keys, name), server_time()]
         if mark is None:
             continue
-        if keys != home and mark.due_ms > now_ms and mark.id != "-":
+        if keys != home and mark.is_ahead(now_ms):
             yield producing.cancel(keys, [mark.id])
             mark = Mark(mark.version, mark.base_ms, mark.base_ms, 0, mark.sent - 1, mark.skipped, "-")
         if latest is None or mark.last_ms > latest.last_ms:

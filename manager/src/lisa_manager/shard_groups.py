@@ -1,8 +1,9 @@
-"""Reads the groups of single shards, and drops a group beside running managers.
+"""Reads the groups of shards, and drops a group beside running managers.
 
 Entries of the stream, `retry` and `garbage` name the copies that a group owes; with several groups, `owed` does as
 well. Copies that only entries name end first, page by page, while the group exists and so keeps them from being
-trimmed. Then the group is destroyed, and keys name the rest. So an interrupted drop can run again to finish.
+trimmed. Once no shard has any, the group is destroyed in all of them, and keys name the rest. So an interrupted drop
+can run again to finish; and while a group owes much, a check does not find it missing in the shards that are done.
 """
 
 import re
@@ -17,7 +18,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
 
-__all__ = ["GroupInfo", "drop_in_shard", "group_names", "groups"]
+__all__ = ["GroupInfo", "drop_in_shards", "group_names", "groups"]
 
 _PAGE = 1_000
 """How much is read at a time."""
@@ -74,22 +75,32 @@ def group_names(shards: Sequence[ShardKeys]) -> Flow[set[str]]:
     return {group.name for of_shard in by_shard for group in of_shard}
 
 
-def drop_in_shard(keys: ShardKeys, group: str, *, force: bool) -> Flow[int | None]:
-    """Drops a group in one shard; with `force`, even if it owes messages.
+def drop_in_shards(shards: Sequence[ShardKeys], group: str, *, force: bool) -> Flow[int | None]:
+    """Drops a group in shards, in all at once; with `force`, even if it owes messages.
 
-    Returns how many copies of messages were ended, or None if nothing was dropped because the group owes some.
+    Returns how many copies of messages were ended, or None if the group stays because it owes some.
     """
-    # Retries first: a retry that is promoted meanwhile ends with the entries.
-    ended = (yield from _end_failed(keys, group, gone=False)) if force else 0
-    outcome = "more"
-    while outcome == "more":
-        outcome, count = yield managing.drop_group(keys, group, limit=_STEP if force else 0)
-        ended += count
-    if outcome == "owes":
-        return None
-    ended += yield from _end_owed(keys, group)
-    ended += yield from _end_failed(keys, group, gone=True)
-    ended += yield from _end_copies(keys, group, "failures", gone=True)
+    ended, limit = 0, 0
+    if force:
+        limit = _STEP
+        # Retries first: a retry that is promoted meanwhile ends with the entries.
+        for keys in shards:
+            ended += yield from _end_failed(keys, group, gone=False)
+    left, destroy = shards, False
+    while left:
+        steps: list[tuple[str, int]] = yield [
+            managing.drop_group(keys, group, limit=limit, destroy=destroy) for keys in left
+        ]
+        outcomes = {outcome for outcome, _ in steps}
+        ended += sum(count for _, count in steps)
+        if "owes" in outcomes:
+            return None
+        left = [keys for keys, (outcome, _) in zip(left, steps, strict=True) if outcome in {"more", "settled"}]
+        destroy = destroy or "more" not in outcomes
+    for keys in shards:
+        ended += yield from _end_owed(keys, group)
+        ended += yield from _end_failed(keys, group, gone=True)
+        ended += yield from _end_copies(keys, group, "failures", gone=True)
     return ended
 
 

@@ -16,7 +16,7 @@ from lisa_common.logs import event
 from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, Policy, PolicyFields
 from lisa_common.model.rate import read_rate
 from lisa_common.model.topic_pattern import TopicPattern
-from lisa_common.validation import check_int
+from lisa_common.validation import check_bool, check_int, check_mapping
 
 __all__ = ["CAP_FIELDS", "PATTERN_FIELDS", "Origin", "PatternPolicies", "PatternPolicy", "parse_patterns"]
 
@@ -50,13 +50,14 @@ class PatternPolicy:
     def __post_init__(self) -> None:
         try:
             matcher = TopicPattern(self.pattern)
-        except (AttributeError, InvalidInput):
+        except (AttributeError, TypeError, InvalidInput):
             raise InvalidInput("pattern", self.pattern, "a name of a topic, with * for any text") from None
         object.__setattr__(self, "matcher", matcher)
         check_int("priority", self.priority, -_MAX_PRIORITY, _MAX_PRIORITY)
+        check_bool("cap", self.cap)
         if self.cap and self.priority:
             raise CannotCombine("priority", self.priority, "cap")
-        if not self.fields:
+        if not check_mapping("policy", self.fields):
             raise InvalidInput("policy", self.fields, "at least one field")
         known = CAP_FIELDS if self.cap else PATTERN_FIELDS
         for name, value in self.fields.items():

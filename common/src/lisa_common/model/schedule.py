@@ -277,7 +277,10 @@ class Mark:
     last_ms: int
     """The latest tick that was sent or left out; the next is after it."""
     base_ms: int
-    """The latest tick before that of the last message: the mark goes back to it if that message is withdrawn."""
+    """The tick before the latest: the mark goes back to it if the message ahead is withdrawn.
+
+    It is the latest tick itself if that was left out: then `id` is the message of an earlier tick.
+    """
     due_ms: int
     """When the latest tick is or was due; 0 for none."""
     sent: int
@@ -295,6 +298,10 @@ class Mark:
             return None
         version, last, base, due, sent, skipped = map(int, parts[:6])
         return cls(version, last, base, due, sent, skipped, parts[6].decode("utf-8", "replace"))
+
+    def is_ahead(self, now_ms: int) -> bool:
+        """Whether `id` is the message of the latest tick, and not due yet."""
+        return self.due_ms > now_ms and self.base_ms != self.last_ms and self.id != "-"
 
 
 def tick_id(name: str, tick_ms: int) -> str:

@@ -292,15 +292,20 @@ def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = 
     )
 
 
-def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
-    """Takes one step in dropping a group: ends its copies by up to `limit` entries, or destroys it if there are none.
+def drop_group(keys: ShardKeys, group: str, *, limit: int, destroy: bool) -> Call[tuple[str, int]]:
+    """Takes one step in dropping a group: ends its copies by up to `limit` entries; the last may `destroy` it.
 
-    With a limit of 0 it ends nothing. Returns "more", "done", "gone" (the group did not exist) or "owes" (nothing
-    changed, as the limit is 0), and how many copies were ended.
+    With a limit of 0 it ends no copies. Returns "more", "settled" (it owes nothing by its entries, and stays), "done",
+    "gone" (the group did not exist) or "owes" (nothing changed, as the limit is 0), and how many copies were ended.
     """
-    channel = wake_channel(keys.prefix)
     return script(
-        "drop_group", keys, decode=_disband, group=bytes_of(group), limit=limit, channel=channel, topic=keys.tag
+        *("drop_group", keys),
+        decode=_disband,
+        group=bytes_of(group),
+        limit=limit,
+        destroy=int(destroy),
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
 
 

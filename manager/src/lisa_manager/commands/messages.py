@@ -24,6 +24,7 @@ from lisa_common.cli import (
 )
 from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.death import DEATHS
+from lisa_common.validation import check_id
 from lisa_manager import (
     AbortOutcome,
     Admin,
@@ -184,6 +185,8 @@ def abort(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings
 
     Exits with 1 if no consumer has one of them.
     """
+    for id in ids:
+        check_id(id)
     with opened(settings) as admin:
         outcomes = {id: admin.abort(topic, id) for id in ids}
     _print_outcomes(outcomes, json=json)

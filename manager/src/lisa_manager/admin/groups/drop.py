@@ -4,7 +4,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
 from lisa_manager.queries import require_topic
-from lisa_manager.shard_groups import drop_in_shard
+from lisa_manager.shard_groups import drop_in_shards
 
 __all__ = ["drop_group"]
 
@@ -18,11 +18,10 @@ def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
     dropped: set[ShardKeys] = set()
     ended = 0
     while left := [keys for keys in layout.served if keys not in dropped]:
-        for keys in left:
-            count = yield from drop_in_shard(keys, group, force=force)
-            if count is None:
-                return None
-            ended += count
+        count = yield from drop_in_shards(left, group, force=force)
+        if count is None:
+            return None
+        ended += count
         dropped.update(left)
         layout = yield from require_topic(layout.prefix, layout.topic)
     return ended

@@ -1,6 +1,6 @@
 """Finding, aborting, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,7 @@ from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.managing import abort as abort_in
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
-from lisa_common.validation import Duration, check_id, duration_ms, is_id, moment_ms
+from lisa_common.validation import Duration, check_id, check_list, duration_ms, is_id, moment_ms
 from lisa_manager.queries import chunks, require_topic
 
 __all__ = ["abort", "cancel", "find", "id_list", "records", "reschedule"]
@@ -27,10 +27,8 @@ _AT_ONCE = 200
 
 
 def id_list(ids: Sequence[str]) -> list[str]:
-    """Message ids, each once. Raises InvalidInput, also for a single text, which is a sequence of texts as well."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise InvalidInput("ids", ids, "a list of message ids")
-    return list(dict.fromkeys(map(check_id, ids)))
+    """Message ids, each once. Raises InvalidInput."""
+    return list(dict.fromkeys(map(check_id, check_list("ids", ids, "message ids"))))
 
 
 def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
@@ -57,10 +55,9 @@ def abort(prefix: str, topic: str, id: str) -> Flow[AbortOutcome]:
 
 def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Record]]:
     """The records of messages by id, without those that are missing, cancelled or unreadable."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise InvalidInput("ids", ids, "a list of message ids")
+    ids = check_list("ids", ids, "message ids")
     # Lists of dead letters may hold ids that other programs wrote, which no message of ours can have.
-    ids = list(filter(is_id, dict.fromkeys(ids)))
+    ids = list(dict.fromkeys(filter(is_id, ids)))
     layout = yield from require_topic(prefix, topic)
     read: dict[str, Record] = {}
     for shards in (layout.shards, *layout.former.values()):

@@ -20,7 +20,7 @@ from lisa_common.protocol.fetching import fetch_within
 from lisa_common.protocol.paging import PAGED, Page
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
-from lisa_common.validation import check_int, check_name
+from lisa_common.validation import check_bool, check_int, check_name
 from lisa_manager.admin.messages.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
 from lisa_manager.queries import entries, require_topic
 
@@ -86,7 +86,7 @@ def list_messages(
         raise InvalidInput("state", str(state), f"one of {', '.join(_LISTED)}")
     # A gateway may pass its name.
     state = State(state)
-    if newest_first and state is not State.GARBAGE:
+    if check_bool("newest_first", newest_first) and state is not State.GARBAGE:
         raise InvalidInput("newest_first", newest_first, f"False for {state} messages")
     budget = _Budget(check_int("limit", limit, 1, _MOST), newest_first=newest_first)
     if group:

@@ -21,7 +21,7 @@ from lisa_common.protocol.schedules import (
 )
 from lisa_common.protocol.scheduling import Change, Home, advance, change, find_home
 from lisa_common.protocol.side_by_side import run_each
-from lisa_common.validation import check_name
+from lisa_common.validation import check_list, check_mapping, check_name
 from lisa_manager.admin.schedules.states import existing_schedule, list_schedules
 from lisa_manager.admin.topics.policies import DEFAULT
 
@@ -85,8 +85,12 @@ def set_paused(topics: Topics, topic: str, name: str, *, paused: bool) -> Flow[C
 def delete_schedule(topics: Topics, topic: str, name: str) -> Flow[None]:
     """Deletes a schedule, and takes back its tick ahead. Raises UnknownSchedule."""
     check_name("schedule", name)
-    if not (yield from change(topics, topic, name, lambda _, __: None)).existed:
+    if not (yield from _deleted(topics, topic, name)).existed:
         raise UnknownSchedule(topic, name)
+
+
+def _deleted(topics: Topics, topic: str, name: str) -> Flow[Change]:
+    return (yield from change(topics, topic, name, lambda _, __: None))
 
 
 def skip_tick(topics: Topics, topic: str, name: str) -> Flow[int | None]:
@@ -109,7 +113,7 @@ def skip_tick(topics: Topics, topic: str, name: str) -> Flow[int | None]:
         if mark is None or mark.version != definition.version:
             continue
         if mark.due_ms > ticked.now_ms:
-            if mark.id == "-" or (yield from _takes_back(home, definition, mark)):
+            if not mark.is_ahead(ticked.now_ms) or (yield from _takes_back(home, definition, mark)):
                 return mark.last_ms
             continue
         tick = next(schedule.ticks_after(mark.last_ms), None)
@@ -146,12 +150,13 @@ def import_schedules(
 ) -> Flow[ImportedSchedules]:
     """Makes schedules as these are; deletes all others of the topics in `prune`. Checks all before it writes."""
     now_ms: int = yield server_time()
-    pruned = [prune] if isinstance(prune, str) else prune
+    pruned = [prune] if isinstance(prune, str) else check_list("prune", prune, "topics")
     for topic in pruned:
         if topic != _ALL:
             check_name("topic", topic)
-    for topic, of_topic in wanted.items():
-        for name, fields in of_topic.items():
+    for topic, of_topic in check_mapping("schedules", wanted).items():
+        for name, fields in check_mapping(f"schedules of topic {topic}", of_topic).items():
+            check_mapping(f"schedule {topic}/{name}", fields)
             try:
                 Schedule.of(stored_fields(fields) | {"topic": topic, "name": name}).checked(now_ms)
             except InvalidInput as error:
@@ -166,8 +171,9 @@ def import_schedules(
     for place in [None] if _ALL in pruned else pruned:
         others += [(each.topic, each.name) for each in (yield from list_schedules(topics, place)) if each.name]
     gone = sorted({*others} - {*places})
-    _all_done((yield from run_each([delete_schedule(topics, topic, name) for topic, name in gone])))
-    deleted = (f"{topic}/{name}" for topic, name in gone)
+    # Others may delete them too.
+    ends = _all_done((yield from run_each([_deleted(topics, topic, name) for topic, name in gone])))
+    deleted = (f"{topic}/{name}" for (topic, name), end in zip(gone, ends, strict=True) if end.existed)
     return ImportedSchedules(tuple(created), tuple(changed), tuple(unchanged), tuple(deleted))
 
 

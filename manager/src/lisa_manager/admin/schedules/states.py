@@ -1,11 +1,11 @@
 """Schedules, and how far they have come, for operators."""
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, UnknownSchedule
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.rhythm import explain_cron
+from lisa_common.model.rhythm import explain_cron, recent_start
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import next_due_ms
@@ -137,8 +137,11 @@ def _state_of(keys: ShardKeys, name: str, stored: bytes, mark: Mark | None, now_
     if mark is None or mark.version != definition.version:
         # It was lost, and a manager replaces it.
         mark = Mark(definition.version, definition.since_ms, definition.since_ms, 0, 0, 0, "-")
-    is_ahead = mark.due_ms > now_ms and mark.id != "-"
-    handled_ms = mark.base_ms if mark.due_ms > now_ms else mark.last_ms
+    is_ahead = mark.is_ahead(now_ms)
+    handled_ms = mark.last_ms
+    if mark.due_ms > now_ms:
+        is_left_out = mark.base_ms == mark.last_ms
+        handled_ms = _tick_before(schedule, mark.last_ms, definition.since_ms) if is_left_out else mark.base_ms
     next_ms = None
     if not schedule.paused:
         next_ms = mark.due_ms if is_ahead else next_due_ms(schedule, mark.last_ms)
@@ -151,6 +154,12 @@ def _state_of(keys: ShardKeys, name: str, stored: bytes, mark: Mark | None, now_
         skipped=mark.skipped,
         _handled_ms=mark.last_ms,
     )
+
+
+def _tick_before(schedule: Schedule, tick_ms: int, since_ms: int) -> int:
+    """The tick before one, or `since_ms` for none since then."""
+    start = recent_start(schedule.ticks_after, since_ms, tick_ms - 1)
+    return max(takewhile(lambda tick: tick < tick_ms, schedule.ticks_after(start)), default=since_ms)
 
 
 def existing_schedule(definition: Definition | None, topic: str, name: str) -> Schedule:

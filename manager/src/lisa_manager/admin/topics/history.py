@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import history_key, topics_key
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.validation import check_int, check_name
+from lisa_common.validation import check_int, check_list, check_name
 from lisa_manager.admin.topics.fingerprints import Fingerprint
 from lisa_manager.admin.topics.status import BUCKETS, TopicStatus
 from lisa_manager.queries import chunks, first_error
@@ -141,8 +142,8 @@ def read_history(
 
     Leaves out damaged keys and entries.
     """
-    check_int("hours", math.ceil(hours), 1, LONGEST_H)
-    names = [check_name("topic", topic) for topic in dict.fromkeys(topics)]
+    _check_hours(hours)
+    names = list(dict.fromkeys(check_name("topic", topic) for topic in check_list("topics", topics, "topics")))
     end: int = (yield server_time()) if until_ms is None else check_int("until_ms", until_ms, 0, _LARGEST)
     since = max(0, end - int(hours * 3_600_000))
     # Lags measured by several managers in the last interval have later ids.
@@ -153,6 +154,11 @@ def read_history(
         first_error(replies)
         samples |= {n: [] if isinstance(r, Exception) else r for n, r in zip(some, replies, strict=True)}
     return samples
+
+
+def _check_hours(hours: object) -> None:
+    if not isinstance(hours, (int, float)) or isinstance(hours, bool) or not 0 < hours <= LONGEST_H:
+        raise InvalidInput("hours", hours, f"a number above 0 and up to {LONGEST_H}")
 
 
 def _range(prefix: str, topic: str, since: int, last: int | str) -> Call[list[Sample]]:

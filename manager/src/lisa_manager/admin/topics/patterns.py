@@ -9,7 +9,7 @@ from lisa_common.model.keys import PATTERNS, topics_key
 from lisa_common.model.pattern_policies import Origin, PatternPolicies, PatternPolicy, parse_patterns
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.registry import Topic, parse_topic, read_registry, store_patterns
-from lisa_common.validation import check_name
+from lisa_common.validation import check_mapping, check_name
 from lisa_manager.admin.topics.policies import DEFAULT
 from lisa_manager.pattern_policies import apply_patterns
 
@@ -55,6 +55,7 @@ def set_pattern(
 
     Raises InvalidInput before anything is written, also for a topic that cannot have the new value.
     """
+    check_mapping("policy", changes)
     while True:
         stored: bytes | None = yield command("HGET", topics_key(prefix), PATTERNS)
         # Replaces damaged policies.
