@@ -30,14 +30,13 @@ class ReshardCompleter:
 
     async def turn(self) -> None:
         """Runs one turn over all topics."""
-        shards = [keys for layout in self._discoverer.layouts.values() for keys in layout.shards]
-        closed: dict[str, Layout] = {}
+        layouts = self._discoverer.layouts
+        shards = [keys for layout in layouts.values() for keys in layout.shards]
+        topics: set[str] = set()
         for start in range(0, len(shards), _AT_ONCE):
-            for keys in await self._closed(shards[start : start + _AT_ONCE]):
-                if layout := self._discoverer.layouts.get(keys.topic):
-                    closed[keys.topic] = layout
-        for layout in closed.values():
-            await self._complete(layout)
+            topics.update(keys.topic for keys in await self._closed(shards[start : start + _AT_ONCE]))
+        for topic in sorted(topics):
+            await self._complete(layouts[topic])
 
     async def _closed(self, shards: list[ShardKeys]) -> list[ShardKeys]:
         names = [keys.of("closed") for keys in shards]
