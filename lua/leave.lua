@@ -6,7 +6,7 @@
 -- KEYS[3] messages   hash    message id -> record
 -- KEYS[4] waiting    zset    message id -> due ms
 -- KEYS[5] expiring   zset    message id -> expiry ms
--- KEYS[6] closed     string  exists if new messages go to other shards
+-- KEYS[6] closed     string  exists if new messages go to other shards: to those of which layout
 -- KEYS[7] owed       hash    message id -> groups
 -- KEYS[8] retry      zset    copy -> due ms
 -- KEYS[9] door       hash    limits of the topic, and what they have let pass
@@ -15,13 +15,14 @@
 -- KEYS[12] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] first      flag    "1" if no other former shards may have the topic's schedules
--- ARGV[3...] name per schedule
+-- ARGV[3] layout     text    where new messages go, as numbers of shards: before each reshard, and now
+-- ARGV[4...] name per schedule
 -- returns  the highest version given here, and for each schedule its definition and its mark; or { '' } for shards that
 --          schedules never reached
 --@include clock, home_clock, tick_mark
 -- Removed first, so that this succeeds while the server has no memory.
 redis.call('DEL', closed)
-redis.call('SET', closed, 1)
+redis.call('SET', closed, layout)
 local known, version = read_home_clock()
 if not known and not first then
   return { '' }
@@ -29,7 +30,7 @@ end
 redis.call('HSET', ticks, '', LEFT .. ' ' .. (version or '0'))
 local now = clock(now_ms)
 local reply = { version or '0' }
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local name = ARGV[i]
   local mark = get_tick_mark(name)
   if mark then

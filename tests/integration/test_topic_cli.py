@@ -174,7 +174,7 @@ def resharded(orders: Queue, declare: Callable[..., Policy]) -> Layout:
     """The topic "orders", two shards of today and one of before, with two groups."""
     layout = Layout(orders.keys.prefix, "orders", declare(shards=2, former=(1,)))
     orders.connection.execute([consuming.join(keys, name) for keys in layout.ever for name in ("billing", "audit")])
-    orders.connection.call(close_shard(layout.former[0][0], []))
+    orders.connection.call(close_shard(layout, layout.former[0][0]))
     return layout
 
 

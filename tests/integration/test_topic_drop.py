@@ -107,6 +107,25 @@ async def test_limits_of_a_drop_that_was_broken_off_go(
     assert keys_left(client, prefix) == []
 
 
+async def test_a_reshard_that_ends_after_the_drop_brings_nothing_back(
+    *,
+    admin: Admin,
+    stepping: Connection,
+    connection: AsyncConnection,
+    client: redis.Redis,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It closes the former shards of a topic that is gone. A manager forgets that with the drop."""
+    admin.create_topic("orders")
+    change = interrupted(reshard(prefix, "orders", 2), "close_shard", lambda: admin.drop_topic("orders"))
+    Stepped(stepping, change).finish()
+    assert client.exists(ShardKeys(prefix, "orders").of("closed"))
+    monkeypatch.setattr(discovering, "_GRACE_MS", 0)
+    await Discoverer(connection, ShardTable(prefix, fallback_s=60)).turn()
+    assert keys_left(client, prefix) == []
+
+
 def test_limits_end_where_a_message_comes_during_a_drop(
     admin: Admin, producer: Producer, stepping: Connection, client: redis.Redis, prefix: str
 ) -> None:

@@ -3,13 +3,23 @@
 import pytest
 
 from lisa_common.errors import Resharded
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import command
 from lisa_common.protocol.producing import close_shard
 from support.queue import Queue
 
 
 def known(queue: Queue, *ids: str) -> list[bool]:
     """Closes the shard and asks for ids."""
-    return queue.connection.call(close_shard(queue.keys, ids, now_ms=queue.now_ms))
+    return queue.connection.call(close_shard(Layout("", "orders"), queue.keys, ids, now_ms=queue.now_ms))
+
+
+def test_it_says_where_new_messages_go(queue: Queue) -> None:
+    """By the numbers of shards of all layouts; the latest call counts."""
+    for policy, stored in ((Policy(), b"1"), (Policy(shards=4, former=(1, 2)), b"1,2,4")):
+        queue.connection.call(close_shard(Layout("", "orders", policy), queue.keys))
+        assert queue.connection.call(command("GET", queue.keys.of("closed"))) == stored
 
 
 def test_nothing_new_is_taken(queue: Queue) -> None:

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from lisa_common.errors import QueueFull
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import producing
 from lisa_common.protocol.managing import PAUSED, TOO_MANY_IN_FLIGHT, Promoted
 from support.queue import EPOCH_MS, Queue, outgoing
@@ -204,7 +205,7 @@ def test_a_door_that_nobody_looks_after_is_not_shut(queue: Queue, client: redis.
     if drained == "closed":
         queue.join("g")
         queue.send("a")
-        queue.connection.call(producing.close_shard(queue.keys, []))
+        queue.connection.call(producing.close_shard(Layout("", "orders"), queue.keys))
         queue.shut(500)
         assert client.exists(queue.keys.of("door")), "it is shut while a message is left"
         queue.ack(*queue.read("g"))
@@ -216,7 +217,7 @@ def test_a_door_that_nobody_looks_after_is_not_shut(queue: Queue, client: redis.
 def test_a_closed_shard_is_shut_while_it_has_the_schedules(queue: Queue, client: redis.Redis) -> None:
     """Their ticks are sent there until they move."""
     queue.join("g")
-    queue.connection.call(producing.close_shard(queue.keys, []))
+    queue.connection.call(producing.close_shard(Layout("", "orders"), queue.keys))
     client.hset(queue.keys.of("ticks"), "", "left 1700000000000")
     queue.shut(500)
     assert not client.exists(queue.keys.of("door"))

@@ -6,6 +6,7 @@ import pytest
 
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.record import Record, unpack_record
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import command
 from support.queue import Queue, outgoing
@@ -154,7 +155,7 @@ def test_a_full_topic_has_room_for_what_follows(queue: Queue) -> None:
 def test_a_closed_shard_takes_the_same_id_only(queue: Queue) -> None:
     """It knows that id; another one belongs to a new shard."""
     former = _delivered(queue)
-    queue.connection.call(producing.close_shard(queue.keys, []))
+    queue.connection.call(producing.close_shard(Layout("", "orders"), queue.keys))
     assert queue.follow(former, outgoing("b", due="+5")) == "resharded"
     assert queue.follow(former, outgoing("a", due="+5")) == "acked"
 

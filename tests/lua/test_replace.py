@@ -8,6 +8,7 @@ from lisa_common.errors import QueueFull, Resharded
 from lisa_common.model.message import Replacement
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, unpack_record
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import producing
 from support.queue import Queue, outgoing
 
@@ -168,7 +169,7 @@ def test_a_full_topic_takes_replacements(queue: Queue) -> None:
 def test_a_closed_shard_replaces_what_it_holds(queue: Queue) -> None:
     """An id that it does not know belongs to another shard."""
     queue.send("a", due="+9000")
-    queue.connection.call(producing.close_shard(queue.keys, []))
+    queue.connection.call(producing.close_shard(Layout("", "orders"), queue.keys))
     assert queue.replace("a", due="+5") == -(queue.now_ms + 5)
     with pytest.raises(Resharded):
         queue.replace("b")

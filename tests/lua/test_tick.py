@@ -9,6 +9,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import unpack_record
 from lisa_common.model.schedule import Definition, Mark, Schedule, tick_id
+from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import Tick, plan
 from lisa_common.protocol.call import command
 from lisa_common.protocol.producing import close_shard
@@ -189,7 +190,7 @@ def test_what_was_due_before_a_change_stays(queue: Queue) -> None:
     tick(queue, put(queue))
     queue.now_ms = first + 10
     assert put(queue, every_ms=2 * MINUTE).last_ms == first + 10
-    queue.connection.call(leave(queue.keys, ["beat"], first=True, now_ms=queue.now_ms))
+    queue.connection.call(leave(Layout("", "orders"), queue.keys, ["beat"], first=True, now_ms=queue.now_ms))
     assert ids(queue) == [tick_id("beat", first)]
 
 
@@ -277,9 +278,9 @@ def test_schedules_move_to_other_shards(queue: Queue) -> None:
     new = ShardKeys(queue.keys.prefix, "orders", "0.1")
     mark = tick(queue, put(queue)).mark
     assert mark is not None
-    queue.connection.call(close_shard(queue.keys, []))
+    queue.connection.call(close_shard(Layout("", "orders"), queue.keys))
     assert tick(queue, mark, ticks=[]).mark == mark, "they go on until they move"
-    call = leave(queue.keys, ["beat"], first=True, now_ms=queue.now_ms)
+    call = leave(Layout("", "orders"), queue.keys, ["beat"], first=True, now_ms=queue.now_ms)
     version, moved = queue.connection.call(call)
     assert queue.connection.call(call) == (version, moved)
     [(_, definition, text)] = moved
@@ -299,8 +300,8 @@ def test_schedules_move_to_other_shards(queue: Queue) -> None:
 
 def test_a_shard_without_schedules_is_left_as_well(queue: Queue) -> None:
     """The first one may get some at any time; of later ones, only those that had some."""
-    assert queue.connection.call(leave(queue.keys, first=False)) is None
-    assert queue.connection.call(leave(queue.keys, first=True)) == (0, [])
+    assert queue.connection.call(leave(Layout("", "orders"), queue.keys, first=False)) is None
+    assert queue.connection.call(leave(Layout("", "orders"), queue.keys, first=True)) == (0, [])
     with pytest.raises(Resharded):
         put(queue)
 

@@ -168,7 +168,7 @@ _ALL = (
         "a reshard closes nothing",
         "The former shards take new messages until they are drained.",
         "manager/src/lisa_manager/resharding.py",
-        "    yield [producing.close_shard(keys, []) for keys in before.shards]\n    if policy.limits_revision:\n",
+        "    yield [producing.close_shard(after, keys) for keys in before.shards]\n    if policy.limits_revision:\n",
         "    if policy.limits_revision:\n",
     ),
     Plant(

@@ -21,6 +21,7 @@ from lisa_common.errors import (
     Unreachable,
 )
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import (
     Call,
     IndependentCalls,
@@ -141,7 +142,7 @@ def test_of_calls_of_several_callers_each_has_its_own_error() -> None:
 def test_scripts_that_cannot_be_loaded_are_an_error_of_their_calls_only() -> None:
     """The others have been done, and may be of those that must not be done twice."""
     keys = ShardKeys("lisa", "orders")
-    call: Call[Any] = close_shard(keys, [])
+    call: Call[Any] = close_shard(Layout("lisa", "orders"), keys)
     replies: list[Any] = [7, NoScriptError(), 8]
     steps = repeats([SEND, call, READ], replies, Refusals())
     assert [load.args[0] for load in next(steps)] == ["SCRIPT"]

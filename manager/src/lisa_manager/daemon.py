@@ -37,6 +37,7 @@ from lisa_manager.jobs.presence import Presence
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.reporter import Reporter
+from lisa_manager.jobs.reshard_completer import ReshardCompleter
 from lisa_manager.jobs.slot_keeper import SlotKeeper
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.ticker import Ticker
@@ -147,6 +148,7 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._discoverer)
+        self._reshard_completer = ReshardCompleter(self._connection, self._discoverer)
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._ticker = Ticker(self._connection, self._table, self._discoverer, settings)
         self._limits_repairer = LimitsRepairer(self._connection, self._discoverer)
@@ -236,6 +238,7 @@ class Manager:
             _Turns("dead-letter", housekeeping_s, _MOST_TURNS, self._dead_letterer.turn),
             _Turns("discover", self._settings.discover_s, 1, self._discover),
             _Turns("drain", self._settings.discover_s, 1, self._drainer.turn),
+            _Turns("reshards", self._settings.discover_s, 1, self._reshard_completer.turn),
             _Turns("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
             _Turns("tick", housekeeping_s, _MOST_TURNS, self._ticker.turn),
             _Turns("limits", self._settings.discover_s, 1, self._limits_repairer.turn),

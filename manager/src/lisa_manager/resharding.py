@@ -1,5 +1,6 @@
 """Resharding: new messages go to new shards; stored messages stay in their former shards until they are done."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,10 +17,20 @@ from lisa_manager.shard_groups import drop_in_shards, group_names
 from lisa_manager.topic_drop import drop_empty
 from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
-__all__ = ["CONTENTS", "close_former", "known_in_former", "reshard", "restore_layout"]
+__all__ = [
+    "CONTENTS",
+    "close_former",
+    "closed_shards",
+    "complete_reshard",
+    "known_in_former",
+    "reshard",
+    "restore_layout",
+]
 
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
+
+_COUNT = re.compile(rb"\d{1,3}")
 
 CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door", "ticks"})
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
@@ -40,16 +51,40 @@ def restore_layout(layout: Layout) -> Flow[bool]:
     This works where reshards of today's layout led to that layout. It then serves programs that still use that layout,
     and what they have sent since the drop. Returns whether all shards of that layout are served.
     """
-    _, after = yield from _change(layout.prefix, layout.topic, lambda before: _restored(before.policy, layout.policy))
+    _, after = yield from _change(layout.prefix, layout.topic, lambda before: _led_to(before.policy, layout.counts))
     return {*layout.served} <= {*after.served}
 
 
-def _restored(policy: Policy, dropped: Policy) -> Policy:
-    counts, later = (*policy.former, policy.shards), (*dropped.former, dropped.shards)
+def complete_reshard(layout: Layout) -> Flow[bool]:
+    """Reshards a topic whose current shards are closed, to the layout for which they were. Returns whether it did.
+
+    A server has lost that reshard, or a program that was suspended has closed them after the topic was dropped and made
+    again. To open them would be unsafe: some messages may be in later shards already.
+    """
+    stored: list[bytes | None] = yield [command("GET", keys.of("closed")) for keys in layout.shards]
+    later = max(map(_counts, filter(None, stored)), key=len, default=())
+    before, after = yield from _change(layout.prefix, layout.topic, lambda before: _led_to(before.policy, later))
+    return before != after
+
+
+def closed_shards(layout: Layout) -> Flow[list[ShardKeys]]:
+    """Returns the current shards of a layout that are closed, though the layout may not be the present one."""
+    are_closed: list[int] = yield [command("EXISTS", keys.of("closed")) for keys in layout.shards]
+    return [keys for keys, is_closed in zip(layout.shards, are_closed, strict=True) if is_closed]
+
+
+def _counts(closed: bytes) -> tuple[int, ...]:
+    """The layout for which a shard was closed. Earlier releases do not say it."""
+    return tuple(int(count) for count in closed.split(b",") if _COUNT.fullmatch(count))
+
+
+def _led_to(policy: Policy, later: tuple[int, ...]) -> Policy:
+    """The policy with a later layout; the policy itself if reshards of its own layout do not lead there."""
+    counts = (*policy.former, policy.shards)
     if later[: len(counts)] != counts:
         return policy
     fields = policy.model_dump(exclude_unset=True)
-    return Policy.of(fields | {"shards": dropped.shards, "former": dropped.former})
+    return Policy.of(fields | {"shards": later[-1], "former": later[:-1]})
 
 
 def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flow[tuple[Layout, Layout]]:
@@ -80,7 +115,7 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
     if present.policy.former[: len(policy.former)] != policy.former:
         # Closing the former shards would leave the topic without any that take messages.
         raise OutcomeUnknown(f"the server has lost the new layout of {topic}; reshard it again")
-    yield [producing.close_shard(keys, []) for keys in before.shards]
+    yield [producing.close_shard(after, keys) for keys in before.shards]
     if policy.limits_revision:
         # Also if they were lifted meanwhile: the new shards may have got the former ones.
         yield from apply_limits(prefix, topic)
@@ -152,7 +187,7 @@ def known_in_former(layout: Layout, ids: Sequence[str]) -> Flow[set[str]]:
     for shards in layout.former.values():
         unknown = (id for id in ids if id not in known)
         for keys, part in by_shard(unknown, partial(home, shards)).items():
-            are_known: list[bool] = yield producing.close_shard(keys, part)
+            are_known: list[bool] = yield producing.close_shard(layout, keys, part)
             known.update(id for id, is_known in zip(part, are_known, strict=True) if is_known)
     return known
 
@@ -164,7 +199,7 @@ def close_former(prefix: str, topic: str, *, may_move: bool = True) -> Flow[list
     `may_move`, it first moves the topic's schedules to the current shards.
     """
     layout, stored = yield from _read(prefix, topic)
-    yield [producing.close_shard(keys, []) for shards in layout.former.values() for keys in shards]
+    yield [producing.close_shard(layout, keys) for shards in layout.former.values() for keys in shards]
     if not (yield from _have_moved(layout, may_move=may_move)):
         return []
     drained = []

@@ -112,7 +112,7 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
     former = _former(layout)
     if former:
         # An interrupted reshard may not have closed them.
-        yield [producing.close_shard(keys, []) for keys in former]
+        yield [producing.close_shard(layout, keys) for keys in former]
     if last or not force:
         gone.schedules = sum((yield [command("HLEN", keys.of("schedules")) for keys in layout.ever]))
         if gone.schedules:
@@ -192,6 +192,6 @@ def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:
     if not gone.shards:
         return
     joined = [consuming.join(keys, name) for keys in layout.served for name in sorted(gone.groups)]
-    closed = [producing.close_shard(keys, []) for keys in _former(layout)]
+    closed = [producing.close_shard(layout, keys) for keys in _former(layout)]
     if joined or closed:
         yield [*joined, *closed]

@@ -68,7 +68,7 @@ def find_in_former(
     known: Known = {}
     for shards in layout.former.values():
         for keys, part in by_home(shards, asked, lambda m: m.id).items():
-            call = producing.close_shard(keys, [m.id for m in part], dues=[m.due for m in part])
+            call = producing.close_shard(layout, keys, [m.id for m in part], dues=[m.due for m in part])
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
             for message in (m for m, is_known in zip(part, answers, strict=True) if is_known):
                 known[message.id, type(message)] = 0, missing

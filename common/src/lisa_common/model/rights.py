@@ -162,7 +162,7 @@ ROLES = {
             "retry": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
-            "closed": "del exists set",
+            "closed": "del exists get set",
             "door": "exists hdel hget hmget hset hsetnx",
             HISTORY: "memory|usage pexpire unlink xadd xrevrange",
             "ticks": "hdel hexists hget hgetall hset hsetnx",

@@ -29,6 +29,16 @@ class Layout:
     policy: Policy = DEFAULT_POLICY
 
     @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of shards before each reshard, and now."""
+        return (*self.policy.former, self.policy.shards)
+
+    @cached_property
+    def counts_text(self) -> str:
+        """The same as text, as closed shards store it."""
+        return ",".join(map(str, self.counts))
+
+    @cached_property
     def shards(self) -> tuple[ShardKeys, ...]:
         """The current shards, which get new messages."""
         return self._of(len(self.policy.former), self.policy.shards)
@@ -47,8 +57,7 @@ class Layout:
     @cached_property
     def ever(self) -> tuple[ShardKeys, ...]:
         """All shards, drained ones included, whose streams may still exist."""
-        counts = (*self.policy.former, self.policy.shards)
-        return tuple(keys for number, count in enumerate(counts) for keys in self._of(number, count))
+        return tuple(keys for number, count in enumerate(self.counts) for keys in self._of(number, count))
 
     def shard(self, number: int, shard: int) -> ShardKeys:
         """A shard after `number` reshards, which may be later than this layout."""

@@ -23,7 +23,7 @@ HORIZONS: Final = ("1m", "10m", "30m", "1h", "6h", "1d", "7d", "30d", "beyond")
 
 JOBS: Final = (
     *("promote", "reclaim", "trim", "sweep", "dead-letter", "discover", "drain", "expire-idle", "limits", "slots"),
-    "patterns",
+    *("patterns", "reshards"),
     *("scripts", "tick", "report", "presence", "history", "gauges", "sample"),
 )
 """Values of the label `job`."""

@@ -12,6 +12,7 @@ from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
 from lisa_common.model.message import Outgoing, RepeatedDue, Replacement
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import number, numbers, rows
 from lisa_common.protocol.scripts import Arg, load
@@ -79,8 +80,10 @@ def _repeated_due(due: Any, began: float) -> RepeatedDue:
     return due if isinstance(due, RepeatedDue) else RepeatedDue(due, began)
 
 
-def close_shard(keys: ShardKeys, ids: Sequence[str], *, dues: Sequence[str] = (), now_ms: Arg = "") -> Call[list[bool]]:
-    """Closes a shard to new messages for good. Returns True for each id that the shard knows.
+def close_shard(
+    layout: Layout, keys: ShardKeys, ids: Sequence[str] = (), *, dues: Sequence[str] = (), now_ms: Arg = ""
+) -> Call[list[bool]]:
+    """Closes a former shard of a layout to new messages for good. Returns True for each id that the shard knows.
 
     With their `dues` it also knows messages of repeated sends that were cancelled or purged since the first try.
     """
@@ -88,7 +91,12 @@ def close_shard(keys: ShardKeys, ids: Sequence[str], *, dues: Sequence[str] = ()
     def decode(reply: Any) -> list[bool]:
         return list(map(bool, numbers(reply, len(ids))))
 
-    return script("close_shard", keys, list(zip_longest(ids, dues, fillvalue="")), decode=decode, now_ms=now_ms)
+    return script(
+        *("close_shard", keys, list(zip_longest(ids, dues, fillvalue=""))),
+        decode=decode,
+        now_ms=now_ms,
+        layout=layout.counts_text,
+    )
 
 
 class CancelOutcome(StrEnum):

@@ -10,6 +10,7 @@ from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.schedule import Definition, Mark, Schedule, tick_id
+from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import Tick
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.replies import byte_values, number, pairs, rows
@@ -165,7 +166,7 @@ Moved = tuple[str, bytes, bytes]
 
 
 def leave(
-    keys: ShardKeys, names: Sequence[str] = (), *, first: bool, now_ms: Arg = ""
+    layout: Layout, keys: ShardKeys, names: Sequence[str] = (), *, first: bool, now_ms: Arg = ""
 ) -> Call[tuple[int, list[Moved]] | None]:
     """Closes a former shard to schedules, and takes back what these ones sent ahead. None where there never were any.
 
@@ -183,6 +184,7 @@ def leave(
         repeatable=False,
         now_ms=now_ms,
         first=int(first),
+        layout=layout.counts_text,
     )
 
 

@@ -101,13 +101,13 @@ def move(layout: Layout) -> Flow[bool]:
     new, *former = layout.schedule_homes
     for keys in former:
         is_first = keys == former[-1]
-        left = yield leave(keys, first=is_first)
+        left = yield leave(layout, keys, first=is_first)
         if left is None:
             continue
         names: list[str] = yield names_in(keys)
         count = 0
         for at in range(0, len(names), _PAGE):
-            left = yield leave(keys, names[at : at + _PAGE], first=is_first)
+            left = yield leave(layout, keys, names[at : at + _PAGE], first=is_first)
             if left is None or not (yield adopt(new, left[1])):
                 return False
             count += len(left[1])

@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 _GRACE_MS = int(6 * REFRESH_S * 1000)
 """How long a dropped topic stays served: producers may send to it until they read the registry again."""
 
-_SENT = tuple(name for name in TOPIC_KEYS if name not in {"ready", "door", "ticks", "busy", "slots", "parked"})
+_SENT = tuple(
+    name for name in TOPIC_KEYS if name not in {"ready", "closed", "door", "ticks", "busy", "slots", "parked"}
+)
 """Keys that only sends and schedules create. A consumer that continues to read makes the stream and its group again."""
 
 
@@ -99,7 +101,8 @@ class Discoverer:
         if not any(counts):
             # They may be left of a drop that was broken off.
             await self._connection.run(end_limits(layout))
-            await self._connection.call(command("UNLINK", history_key(self._table.prefix, layout.topic)))
+            left = [history_key(self._table.prefix, layout.topic), *(keys.of("closed") for keys in layout.ever)]
+            await self._connection.execute([command("UNLINK", key) for key in left])
             return True
         fields = event("topic_declared", topic=layout.topic)
         logger.info("declared topic %s again: it got messages after its drop", layout.topic, extra=fields)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
 from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
@@ -15,10 +15,11 @@ from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 from lisa_manager.queries import chunks, list_layouts, require_topic
+from lisa_manager.resharding import closed_shards, complete_reshard
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
 
-__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_topics"]
+__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_open", "check_topics"]
 
 _AT_ONCE = 50
 _LAST = "18446744073709551615-18446744073709551615"
@@ -28,6 +29,8 @@ _MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
 """Stands for making a group, which is not a step on a message."""
 _SET: tuple[Step, ...] = (("limit", "door", "", ""),)
 """Stands for setting limits, likewise."""
+_RESHARDED: tuple[Step, ...] = (("reshard", "closed", "", ""),)
+"""Stands for completing a reshard, likewise."""
 _TIDIED: tuple[Step, ...] = (("tidy", "slots", "", ""),)
 """Stands for tidying slots, likewise."""
 
@@ -82,6 +85,7 @@ def check_topics(
     for layout in layouts:
         findings += yield from check_groups(layout, mend=mend)
         findings += yield from check_limits(layout, mend=mend)
+        findings += yield from check_open(layout, mend=mend)
     for done, keys in enumerate(shards, 1):
         report = yield from check(keys, mend=mend)
         findings += report.findings
@@ -186,6 +190,36 @@ def check_limits(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
         return []
     detail = "what may become ready is not limited as the policy says"
     return [Finding(keys.tag, Problem(Kind.LIMITS, "", NO_GROUP, detail, _SET), mend) for keys in suspects]
+
+
+def check_open(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
+    """Finds current shards that are closed to new messages, and completes the reshard if told to.
+
+    A reshard closes shards once the registry names others. So these shards are current after they were seen closed.
+    """
+    try:
+        suspects = yield from closed_shards(layout)
+        if not suspects:
+            return []
+        layout = yield from require_topic(layout.prefix, layout.topic)
+        suspects = [keys for keys in suspects if keys in layout.shards]
+        mended = mend and bool(suspects) and (yield from _complete_reshard(layout))
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # The topic was dropped meanwhile, or is damaged; the check of the shard reports that.
+        return []
+    detail = "takes no new messages, and the registry names no shards that do"
+    steps = _RESHARDED if mended or not mend else ()
+    return [Finding(keys.tag, Problem(Kind.CLOSED, "", NO_GROUP, detail, steps), mended) for keys in suspects]
+
+
+def _complete_reshard(layout: Layout) -> Flow[bool]:
+    try:
+        return (yield from complete_reshard(layout))
+    except InvalidInput:
+        # The limits of the topic allow no such layout.
+        return False
 
 
 def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:

@@ -26,6 +26,9 @@ class Kind(StrEnum):
     """A shard lacks a group that the other shards have. The group gets no messages from that shard."""
     LIMITS = "limits"
     """What limits a shard is not what the topic's policy says. Managers mend that within seconds."""
+    CLOSED = "closed"
+    """A shard takes no new messages, but the registry names no other shards for them. Managers mend that within seconds
+    where the shard tells the layout."""
     SLOTS = "slots"
     """Messages hold slots of their keys though they have ended, or wait for slots that are free."""
     DANGLING = "dangling"
