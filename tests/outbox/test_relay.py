@@ -37,6 +37,12 @@ def lease_left_ms(engine: Engine) -> int:
         return connection.scalar(select(LEASES.c.until_ms - now_ms())) or 0
 
 
+def end_lease(engine: Engine) -> None:
+    """Ends the lease on a topic as time would; slow machines get all of it before that."""
+    with engine.begin() as connection:
+        connection.execute(update(LEASES).values(until_ms=0))
+
+
 @contextmanager
 def running(*relays: Relay) -> Iterator[None]:
     """Relays at work in threads."""
@@ -115,11 +121,12 @@ def test_a_dead_relay_is_replaced(engine: Engine, producer: Producer, relays: Ca
         outbox.cancel(connection, "orders", "order-7")
         outbox.send(connection, "orders", "second", id="order-7", delay=60)
         outbox.send(connection, "orders", "other", id="order-8", delay=60)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     assert body_of(producer, "order-7") == b"second"
     heir = relays(engine)
     assert heir.relay_once() == 0
-    wait_until(heir.relay_once, 5)
+    end_lease(engine)
+    assert heir.relay_once() == 4
     assert (body_of(producer, "order-7"), body_of(producer, "order-8")) == (b"second", b"other")
     assert count(engine) == 0
 
@@ -129,12 +136,13 @@ def test_a_repeat_undoes_no_cancel(engine: Engine, producer: Producer, relays: C
     outbox = Outbox()
     with engine.begin() as connection:
         outbox.send(connection, "orders", 1, id="order-7", delay=60)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     idle(0.01)  # the lease keeps its moment in whole milliseconds
     producer.cancel("orders", "order-7")
     with engine.begin() as connection:
         outbox.send(connection, "orders", 1, id="order-8", delay=60)
-    wait_until(relays(engine).relay_once, 5)
+    end_lease(engine)
+    assert relays(engine).relay_once() == 2
     assert producer.find("orders", "order-7") is None
     assert producer.find("orders", "order-8")
 
@@ -144,13 +152,14 @@ def test_a_send_after_a_cancel_is_no_repeat(engine: Engine, producer: Producer, 
     outbox = Outbox()
     with engine.begin() as connection:
         outbox.send(connection, "orders", "first", id="order-7", delay=60)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     producer.cancel("orders", "order-7")
     idle(0.01)
     with engine.begin() as connection:
         outbox.cancel(connection, "orders", "order-7")
         outbox.send(connection, "orders", "second", id="order-7", delay=60)
-    wait_until(relays(engine).relay_once, 5)
+    end_lease(engine)
+    assert relays(engine).relay_once() == 3
     assert body_of(producer, "order-7") == b"second"
 
 
@@ -167,7 +176,7 @@ def test_an_heir_that_reads_fewer_rows_undoes_no_cancel(
     engine: Engine, producer: Producer, relays: Callable[..., Relay]
 ) -> None:
     """It repeats in two claims what the dead relay did in one; a send after a cancel of the first is no repeat."""
-    outbox, dying = Outbox(), relays(engine, DyingLater, lease=1)
+    outbox, dying = Outbox(), relays(engine, DyingLater)
     with engine.begin() as connection:
         outbox.send_many(connection, "orders", [Message(body=1, delay=60) for _ in range(100)])
     assert dying.relay_once() == 100
@@ -179,9 +188,9 @@ def test_an_heir_that_reads_fewer_rows_undoes_no_cancel(
     die(dying)
     idle(0.01)  # the lease keeps its moment in whole milliseconds
     producer.cancel("orders", "order-1119")
+    end_lease(engine)
     heir = relays(engine)
-    assert wait_until(heir.relay_once, 5) == 100
-    assert heir.relay_once() == 23
+    assert [heir.relay_once(), heir.relay_once()] == [100, 23]
     assert producer.find("orders", "order-1119") is None
     assert producer.find("orders", "order-1118")
     assert body_of(producer, "order-7") == b"second"
@@ -203,8 +212,8 @@ async def test_a_lease_that_ends_after_a_cancel_loses_no_send(
         async with Proxy(server.port) as proxy:
             stall(proxy, engine, b"order-8", 0)
             relay = relays(engine, settings=ProducerSettings(redis_url=proxy.url), lease=1)
-            assert await asyncio.to_thread(relay.relay_once) == 2
-            await wait_until_async(lambda: asyncio.to_thread(relay.relay_once))
+            while count(engine):
+                await asyncio.to_thread(relay.relay_once)
         assert body_of(producer, "order-7") == b"second"
 
 
@@ -236,10 +245,12 @@ async def test_a_slow_server_ends_a_claim_early(
         for n in range(3):
             Outbox().cancel(connection, "orders", f"order-{n}")
     async with Proxy(server.port) as proxy:
-        stall(proxy, engine, b"order-0", 450)
-        relay = relays(engine, settings=ProducerSettings(redis_url=proxy.url), lease=1)
-        assert [await asyncio.to_thread(relay.relay_once) for _ in range(2)] == [1, 2]
-        assert not relay.problem
+        stall(proxy, engine, b"order-0", 900)
+        relay = relays(engine, settings=ProducerSettings(redis_url=proxy.url), lease=2)
+        assert await asyncio.to_thread(relay.relay_once) == 1
+        while count(engine):
+            await asyncio.to_thread(relay.relay_once)
+            assert not relay.problem
 
 
 class Paused(Relay):
@@ -417,13 +428,14 @@ def test_a_message_that_was_handled_is_not_sent_again(
 
     with engine.begin() as connection:
         id = Outbox().send(connection, "orders", 1)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     given = ConsumerSettings(redis_url=settings.redis_url, prefix=settings.prefix)
     with Consumer("orders", "billing", settings=given) as consumer:
         [delivery] = consumer.read(1, wait=5)
         assert delivery.id == id
         consumer.ack(delivery)
-        wait_until(relays(engine).relay_once, 5)
+        end_lease(engine)
+        assert relays(engine).relay_once() == 1
         assert consumer.read(1) == []
     found = producer.find("orders", id)
     assert found
