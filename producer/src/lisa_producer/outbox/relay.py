@@ -31,7 +31,7 @@ from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
 from lisa_common.client.closing import Closing
-from lisa_common.errors import InvalidInput, LisaError, QueueFull, Refused, Unreachable
+from lisa_common.errors import NOTHING_DONE, InvalidInput, LisaError, QueueFull
 from lisa_common.logs import event
 from lisa_common.validation import check_int, duration_ms
 from lisa_producer.client import Producer
@@ -55,7 +55,6 @@ _STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 _MOST_ROWS = 10_000
-_NOTHING_DONE = (QueueFull, Refused, Unreachable)
 
 # Made once: SQLAlchemy takes as long to make a statement as to run it.
 _TOPIC: BindParameter[str] = bindparam("of")
@@ -331,7 +330,7 @@ class Relay(Closing):
                     claim.end(row, str(result.error or ""))
                     continue
                 failures.append(result.error)
-                if not isinstance(result.error, _NOTHING_DONE):
+                if not isinstance(result.error, (QueueFull, *NOTHING_DONE)):
                     claim.tried.setdefault(row.message_id, message.since)
 
         try:
