@@ -1,5 +1,6 @@
 """Relays: order, repeats, several of them, poison, full topics, and everything that dies."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, func, select, update
 
-from lisa_producer import Producer, ProducerSettings, State
+from lisa_producer import Message, Producer, ProducerSettings, State
 from lisa_producer.outbox import Outbox, Relay
 from lisa_producer.outbox.inspection import read_backlog
-from lisa_producer.outbox.table import ROWS
+from lisa_producer.outbox.table import LEASES, ROWS, now_ms
 from support import Server
 from support.databases import Database
-from support.waiting import idle, wait_until
+from support.proxy import Proxy
+from support.waiting import idle, wait_until, wait_until_async
 
 
 def count(engine: Engine) -> int:
@@ -27,6 +29,18 @@ def body_of(producer: Producer, id: str, topic: str = "orders") -> bytes | None:
     """The body of a message that waits, None without one."""
     found = producer.find(topic, id)
     return found.record.body if found and found.record else None
+
+
+def lease_left_ms(engine: Engine) -> int:
+    """How long the lease on a topic lasts."""
+    with engine.connect() as connection:
+        return connection.scalar(select(LEASES.c.until_ms - now_ms())) or 0
+
+
+def end_lease(engine: Engine) -> None:
+    """Ends the lease on a topic as time would; slow machines get all of it before that."""
+    with engine.begin() as connection:
+        connection.execute(update(LEASES).values(until_ms=0))
 
 
 @contextmanager
@@ -42,6 +56,17 @@ def running(*relays: Relay) -> Iterator[None]:
             relay.stop()
         for thread in threads:
             thread.join()
+
+
+def stall(proxy: Proxy, engine: Engine, marker: bytes, left_ms: int) -> None:
+    """Has the request that holds the marker wait until the lease lasts no longer than this."""
+
+    async def pass_on(data: bytes) -> bytes:
+        if marker in data:
+            await wait_until_async(lambda: lease_left_ms(engine) < left_ms)
+        return data
+
+    proxy.change_request = pass_on
 
 
 class Death(Exception):
@@ -96,11 +121,12 @@ def test_a_dead_relay_is_replaced(engine: Engine, producer: Producer, relays: Ca
         outbox.cancel(connection, "orders", "order-7")
         outbox.send(connection, "orders", "second", id="order-7", delay=60)
         outbox.send(connection, "orders", "other", id="order-8", delay=60)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     assert body_of(producer, "order-7") == b"second"
     heir = relays(engine)
     assert heir.relay_once() == 0
-    wait_until(heir.relay_once, 5)
+    end_lease(engine)
+    assert heir.relay_once() == 4
     assert (body_of(producer, "order-7"), body_of(producer, "order-8")) == (b"second", b"other")
     assert count(engine) == 0
 
@@ -110,12 +136,13 @@ def test_a_repeat_undoes_no_cancel(engine: Engine, producer: Producer, relays: C
     outbox = Outbox()
     with engine.begin() as connection:
         outbox.send(connection, "orders", 1, id="order-7", delay=60)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     idle(0.01)  # the lease keeps its moment in whole milliseconds
     producer.cancel("orders", "order-7")
     with engine.begin() as connection:
         outbox.send(connection, "orders", 1, id="order-8", delay=60)
-    wait_until(relays(engine).relay_once, 5)
+    end_lease(engine)
+    assert relays(engine).relay_once() == 2
     assert producer.find("orders", "order-7") is None
     assert producer.find("orders", "order-8")
 
@@ -125,14 +152,105 @@ def test_a_send_after_a_cancel_is_no_repeat(engine: Engine, producer: Producer, 
     outbox = Outbox()
     with engine.begin() as connection:
         outbox.send(connection, "orders", "first", id="order-7", delay=60)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     producer.cancel("orders", "order-7")
     idle(0.01)
     with engine.begin() as connection:
         outbox.cancel(connection, "orders", "order-7")
         outbox.send(connection, "orders", "second", id="order-7", delay=60)
-    wait_until(relays(engine).relay_once, 5)
+    end_lease(engine)
+    assert relays(engine).relay_once() == 3
     assert body_of(producer, "order-7") == b"second"
+
+
+class DyingLater(Relay):
+    """Dies as above, of more rows than a relay reads at first."""
+
+    def _finish(self, connection: Any, name: str, claim: Any, **options: Any) -> bool:
+        if len(claim.rows) > 100:
+            raise Death
+        return super()._finish(connection, name, claim, **options)
+
+
+def test_an_heir_that_reads_fewer_rows_undoes_no_cancel(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """It repeats in two claims what the dead relay did in one; a send after a cancel of the first is no repeat."""
+    outbox, dying = Outbox(), relays(engine, DyingLater)
+    with engine.begin() as connection:
+        outbox.send_many(connection, "orders", [Message(body=1, delay=60) for _ in range(100)])
+    assert dying.relay_once() == 100
+    with engine.begin() as connection:
+        outbox.send(connection, "orders", "first", id="order-7", delay=60)
+        outbox.cancel(connection, "orders", "order-7")
+        outbox.send_many(connection, "orders", [Message(body=1, id=f"order-1{n}", delay=60) for n in range(120)])
+        outbox.send(connection, "orders", "second", id="order-7", delay=60)
+    die(dying)
+    idle(0.01)  # the lease keeps its moment in whole milliseconds
+    producer.cancel("orders", "order-1119")
+    end_lease(engine)
+    heir = relays(engine)
+    assert [heir.relay_once(), heir.relay_once()] == [100, 23]
+    assert producer.find("orders", "order-1119") is None
+    assert producer.find("orders", "order-1118")
+    assert body_of(producer, "order-7") == b"second"
+
+
+async def test_a_lease_that_ends_after_a_cancel_loses_no_send(
+    engine: Engine, own_server: Callable[..., Server], relays: Callable[..., Relay]
+) -> None:
+    """A send that follows the cancel in its transaction was not tried when the relay was too slow."""
+    server, outbox = own_server(), Outbox()
+    settings = ProducerSettings(redis_url=server.url)
+    with Producer(settings=settings) as producer:
+        producer.send("orders", "first", id="order-7", delay=60)
+        with engine.begin() as connection:
+            outbox.cancel(connection, "orders", "order-7")
+            outbox.send(connection, "orders", "slow", id="order-8", delay=60)
+            outbox.cancel(connection, "orders", "order-9")
+            outbox.send(connection, "orders", "second", id="order-7", delay=60)
+        async with Proxy(server.port) as proxy:
+            stall(proxy, engine, b"order-8", 0)
+            relay = relays(engine, settings=ProducerSettings(redis_url=proxy.url), lease=1)
+            while count(engine):
+                await asyncio.to_thread(relay.relay_once)
+        assert body_of(producer, "order-7") == b"second"
+
+
+async def test_a_lost_reply_undoes_no_cancel(
+    engine: Engine, own_server: Callable[..., Server], relays: Callable[..., Relay]
+) -> None:
+    """Of the second of two calls for the same rows: its message was cancelled before the relay knew."""
+    server = own_server()
+    with Producer(settings=ProducerSettings(redis_url=server.url)) as producer:
+        with engine.begin() as connection:
+            messages = [Message(body=1, id=f"order-{n}", delay=60) for n in range(10, 30)]
+            Outbox().send_many(connection, "orders", messages)
+        async with Proxy(server.port) as proxy:
+            proxy.lose_reply_to(b"order-29")
+            proxy.at_loss = lambda: asyncio.to_thread(producer.cancel, "orders", "order-29")
+            relay = relays(engine, settings=ProducerSettings(redis_url=proxy.url, batch_messages=10))
+            assert await asyncio.to_thread(relay.relay_once) == 10
+            await wait_until_async(lambda: asyncio.to_thread(relay.relay_once))
+        assert count(engine) == 0
+        assert [n for n in range(10, 30) if producer.find("orders", f"order-{n}") is None] == [29]
+
+
+async def test_a_slow_server_ends_a_claim_early(
+    engine: Engine, own_server: Callable[..., Server], relays: Callable[..., Relay]
+) -> None:
+    """What half the lease has not sufficed for is a claim of its own, and no failure."""
+    server = own_server()
+    with engine.begin() as connection:
+        for n in range(3):
+            Outbox().cancel(connection, "orders", f"order-{n}")
+    async with Proxy(server.port) as proxy:
+        stall(proxy, engine, b"order-0", 900)
+        relay = relays(engine, settings=ProducerSettings(redis_url=proxy.url), lease=2)
+        assert await asyncio.to_thread(relay.relay_once) == 1
+        while count(engine):
+            await asyncio.to_thread(relay.relay_once)
+            assert not relay.problem
 
 
 class Paused(Relay):
@@ -310,13 +428,14 @@ def test_a_message_that_was_handled_is_not_sent_again(
 
     with engine.begin() as connection:
         id = Outbox().send(connection, "orders", 1)
-    die(relays(engine, Dying, lease=1))
+    die(relays(engine, Dying))
     given = ConsumerSettings(redis_url=settings.redis_url, prefix=settings.prefix)
     with Consumer("orders", "billing", settings=given) as consumer:
         [delivery] = consumer.read(1, wait=5)
         assert delivery.id == id
         consumer.ack(delivery)
-        wait_until(relays(engine).relay_once, 5)
+        end_lease(engine)
+        assert relays(engine).relay_once() == 1
         assert consumer.read(1) == []
     found = producer.find("orders", id)
     assert found

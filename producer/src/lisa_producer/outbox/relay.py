@@ -31,14 +31,14 @@ from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
 from lisa_common.client.closing import Closing
-from lisa_common.errors import InvalidInput, LisaError, QueueFull
+from lisa_common.errors import NOTHING_DONE, InvalidInput, LisaError, QueueFull
 from lisa_common.logs import event
 from lisa_common.validation import check_int, duration_ms
 from lisa_producer.client import Producer
-from lisa_producer.message import Confirm, Message
+from lisa_producer.message import Confirm
 from lisa_producer.outbox.engine import failure_text
 from lisa_producer.outbox.listening import check_listens, listening
-from lisa_producer.outbox.relayed import Row
+from lisa_producer.outbox.relayed import RelayedMessage, Row
 from lisa_producer.outbox.table import LEASES, ROWS, WAITS, now_ms
 from lisa_producer.results import BatchResults, PartialSend
 from lisa_producer.settings import ProducerSettings
@@ -54,20 +54,22 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
+_MOST_ROWS = 10_000
 
 # Made once: SQLAlchemy takes as long to make a statement as to run it.
 _TOPIC: BindParameter[str] = bindparam("of")
 _ME: BindParameter[str] = bindparam("me")
 _NEXT_TOPIC = select(ROWS.c.topic).where(WAITS, ROWS.c.topic > _TOPIC).order_by(ROWS.c.topic).limit(1)
 _UNTIL = now_ms() + bindparam("lease_ms", type_=BigInteger)
-_TAKE = (
-    update(LEASES)
-    .where(LEASES.c.topic == _TOPIC, or_(LEASES.c.owner == _ME, LEASES.c.until_ms < now_ms()))
-    .values(owner=_ME, until_ms=_UNTIL, began_ms=func.coalesce(LEASES.c.began_ms, now_ms()))
-)
+_OF_TOPIC = update(LEASES).where(LEASES.c.topic == _TOPIC)
+_MINE = _OF_TOPIC.where(LEASES.c.owner == _ME)
+_TAKE = _OF_TOPIC.where(LEASES.c.owner == "").values(owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
+_TAKE_OVER = _OF_TOPIC.where(or_(LEASES.c.owner == _ME, LEASES.c.until_ms < now_ms())).values(owner=_ME)
+_RENEW = _MINE.values(until_ms=_UNTIL, began_ms=func.coalesce(LEASES.c.began_ms, now_ms()))
 _FIND_LEASE = select(LEASES.c.topic).where(LEASES.c.topic == _TOPIC)
 _NEW_LEASE = insert(LEASES).values(topic=_TOPIC, owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
 _TRIED_MS = select(now_ms() - LEASES.c.began_ms).where(LEASES.c.topic == _TOPIC)
+_IDS = select(ROWS.c.message_id).where(ROWS.c.topic == _TOPIC, WAITS).order_by(ROWS.c.id).limit(_MOST_ROWS)
 _FIRST = (
     select(
         *(ROWS.c[name] for name in ("id", "command", "message_id", "due", "options", "body")),
@@ -77,7 +79,6 @@ _FIRST = (
     .order_by(ROWS.c.id)
     .limit(bindparam("rows"))
 )
-_MINE = update(LEASES).where(LEASES.c.topic == _TOPIC, LEASES.c.owner == _ME)
 # In the past; `outbox check` sees when a relay last worked.
 _GIVE_BACK = _MINE.values(owner="", until_ms=now_ms() - 1, began_ms=None)
 _KEEP = _MINE.values(began_ms=now_ms() - bindparam("tried_ms", type_=BigInteger))
@@ -90,6 +91,9 @@ class _Topic:
 
     rows: int = _FIRST_ROWS
     """Most rows to read at once."""
+    tried: dict[str, float] | None = None
+    """As in the latest claim, if that ended well; None where only the lease may know."""
+    changed: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
     problem: str = ""
@@ -100,11 +104,23 @@ class _Claim:
     """The first rows of a topic, while a lease on it lasts; times are of the monotonic clock."""
 
     rows: Sequence[Row]
+    enough: float
+    """When to begin no more rows: those under way need the rest of the lease."""
     until: float
-    tried: float
-    """Since when the rows that are not done may have been sent."""
+    tried: dict[str, float]
+    """Since when the first waiting row of a message id may have been sent; ids of rows that were not are absent."""
+    changed: float
+    """When the relay last cancelled or rescheduled a message of the topic."""
     done: list[int] = field(default_factory=list)
     aside: dict[int, str] = field(default_factory=dict)
+
+    def end(self, row: Row, error: str = "") -> None:
+        """Notes that a row is done, or set aside with an error. What follows it of its id was not tried."""
+        if error:
+            self.aside[row.id] = error
+        else:
+            self.done.append(row.id)
+        self.tried.pop(row.message_id, None)
 
     def check(self) -> None:
         """Raises _LeaseEnded once another relay may work on the rows."""
@@ -144,7 +160,7 @@ class Relay(Closing):
             check_listens(engine)
         self._listens = listen
         self._engine = engine
-        self._most_rows = check_int("rows", rows, 1, 10_000)
+        self._most_rows = check_int("rows", rows, 1, _MOST_ROWS)
         self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
         self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=3_600)
         given = settings or ProducerSettings.load(redis_url=url)
@@ -210,10 +226,11 @@ class Relay(Closing):
         with self._engine.connect() as connection:
             while not self._stopped and (name := self._find_topic_after(connection, name)):
                 topic = self._topics.setdefault(name, _Topic())
-                if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic.rows)):
+                if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic)):
                     continue
                 failure = self._carry_out(name, claim)
-                self._finish(connection, name, claim, complete=failure is None)
+                if self._finish(connection, name, claim, complete=failure is None and not claim.tried):
+                    topic.tried, topic.changed = claim.tried, claim.changed
                 relayed += len(claim.done) + len(claim.aside)
                 self._judge(name, topic, claim, failure)
         return relayed
@@ -224,55 +241,80 @@ class Relay(Closing):
         with connection.begin():
             return connection.scalar(_NEXT_TOPIC, {"of": name}) or ""
 
-    def _claim(self, connection: Connection, name: str, rows: int) -> _Claim | None:
+    def _claim(self, connection: Connection, name: str, topic: _Topic) -> _Claim | None:
         """Takes the lease of a topic and reads its first rows; None while another relay has the lease."""
         asked = time.monotonic()
+        known, topic.tried = topic.tried, None
         try:
             with connection.begin():
-                of = {"of": name, "me": self._name, "lease_ms": self._lease_ms}
-                if not connection.execute(_TAKE, of).rowcount:
-                    if connection.scalar(_FIND_LEASE, {"of": name}):
-                        return None
-                    connection.execute(_NEW_LEASE, of)
-                found = connection.execute(_FIRST, {"of": name, "rows": rows}).all()
-                tried_ms = connection.scalar(_TRIED_MS, {"of": name})
+                tried = self._take(connection, name, known)
+                if tried is None:
+                    return None
+                found = connection.execute(_FIRST, {"of": name, "rows": topic.rows}).all()
                 # Before the commit, which may take longer than a cancel takes to follow a send.
                 read_at = time.monotonic()
         except IntegrityError:
             # Another relay has written the lease first.
             return None
-        # Rounded down: a moment before the end of an earlier command of the id would make this send pass for a repeat
-        # of what that command withdrew.
-        tried = read_at - max(0, int(tried_ms or 0) - 1) / 1000
-        until = asked + self._lease_ms / 1000
-        return _Claim([Row._make((*row, read_at)) for row in found], until, tried)
+        if len(found) < topic.rows:
+            # These are all. Others of the ids were deleted by hand.
+            tried = {row.message_id: tried[row.message_id] for row in found if row.message_id in tried}
+        rows = [Row._make((*row, read_at)) for row in found]
+        lease_s = self._lease_ms / 1000
+        return _Claim(rows, asked + lease_s / 2, asked + lease_s, tried, topic.changed)
+
+    def _take(self, connection: Connection, name: str, known: dict[str, float] | None) -> dict[str, float] | None:
+        """Takes or renews a lease. Returns what may have been tried; None while another relay has the lease."""
+        of = {"of": name, "me": self._name, "lease_ms": self._lease_ms}
+        if connection.execute(_TAKE, of).rowcount:
+            return {}
+        if known is not None and connection.execute(_RENEW, of).rowcount:
+            return known
+        if connection.execute(_TAKE_OVER, of).rowcount:
+            known = self._read_tried(connection, name)
+            connection.execute(_RENEW, of)
+            return known
+        if connection.scalar(_FIND_LEASE, of):
+            return None
+        connection.execute(_NEW_LEASE, of)
+        return {}
+
+    def _read_tried(self, connection: Connection, name: str) -> dict[str, float]:
+        """What the owner of the lease before may have tried: only the time is known."""
+        tried_ms = connection.scalar(_TRIED_MS, {"of": name})
+        if tried_ms is None:
+            return {}
+        # Rounded down: a moment before the end of an earlier command of the id would make a send pass for a repeat of
+        # what that command withdrew.
+        since = time.monotonic() - max(0, int(tried_ms) - 1) / 1000
+        return dict.fromkeys(connection.scalars(_IDS, {"of": name}), since)
 
     def _carry_out(self, name: str, claim: _Claim) -> LisaError | None:
-        """Carries out the rows of a claim in order, until one fails; returns its error.
+        """Carries out the rows of a claim in order, until one fails or time is short; returns the error.
 
         Sends of different ids travel together. Two commands of one id never do.
         """
-        sends: dict[str, tuple[Row, Message]] = {}
-        seen = set[str]()
+        sends: dict[str, tuple[Row, RelayedMessage]] = {}
         try:
             for row in claim.rows:
                 try:
                     if row.command != "send" or row.message_id in sends:
                         self._send(name, claim, sends)
                     if row.command == "send":
-                        since = time.monotonic() if row.message_id in seen else claim.tried
+                        since = claim.tried.get(row.message_id, time.monotonic())
                         sends[row.message_id] = row, row.message(since)
                     else:
                         self._change(name, claim, row)
                 except InvalidInput as error:
-                    claim.aside[row.id] = str(error)
-                seen.add(row.message_id)
+                    claim.end(row, str(error))
+                if time.monotonic() >= claim.enough:
+                    break
             self._send(name, claim, sends)
         except LisaError as error:
             return error
         return None
 
-    def _send(self, name: str, claim: _Claim, sends: dict[str, tuple[Row, Message]]) -> None:
+    def _send(self, name: str, claim: _Claim, sends: dict[str, tuple[Row, RelayedMessage]]) -> None:
         """Sends messages, and forgets them. Raises the error of the first that was not refused for good."""
         taken = list(sends.values())
         sends.clear()
@@ -283,55 +325,53 @@ class Relay(Closing):
 
         def take(results: BatchResults) -> None:
             for result in results:
-                row = taken[result.position][0]
-                if result.error is None:
-                    claim.done.append(row.id)
-                elif isinstance(result.error, InvalidInput):
-                    claim.aside[row.id] = str(result.error)
-                else:
-                    failures.append(result.error)
+                row, message = taken[result.position]
+                if result.error is None or isinstance(result.error, InvalidInput):
+                    claim.end(row, str(result.error or ""))
+                    continue
+                failures.append(result.error)
+                if not isinstance(result.error, (QueueFull, *NOTHING_DONE)):
+                    claim.tried.setdefault(row.message_id, message.since)
 
-        began, done = time.monotonic(), len(claim.done)
         try:
             self._producer.send_many(name, [message for _, message in taken], on_batch=take)
         except PartialSend as error:
             failures.append(error)
         except InvalidInput as error:
-            claim.aside |= {row.id: str(error) for row, _ in taken}
+            for row, _ in taken:
+                claim.end(row, str(error))
         if failures:
-            if claim.done:
-                # Rows that are left may follow one of the same id that is done.
-                claim.tried = began if len(claim.done) == done else time.monotonic()
             raise failures[0]
 
     def _change(self, name: str, claim: _Claim, row: Row) -> None:
         """Cancels or reschedules a message. Raises InvalidInput for a row that nothing can carry out."""
         claim.check()
-        claim.tried = time.monotonic() if claim.done else claim.tried
         if row.command == "cancel":
             outcome: str = self._producer.cancel(name, row.message_id)
         elif row.command == "reschedule":
             outcome = self._producer.reschedule(name, row.message_id, **row.due_option())
         else:
             raise InvalidInput("command", row.command, "send, cancel or reschedule")
-        claim.done.append(row.id)
+        claim.changed = time.monotonic()
+        claim.end(row)
         fields = event("outbox_row_relayed", topic=name, id=row.message_id, command=row.command, outcome=outcome)
         logger.debug("%s of %s in %s: %s", row.command, row.message_id, name, outcome, extra=fields)
 
-    def _finish(self, connection: Connection, name: str, claim: _Claim, *, complete: bool) -> None:
-        """Deletes what is done, and gives the lease back if all is; nothing if another relay has taken the topic over.
+    def _finish(self, connection: Connection, name: str, claim: _Claim, *, complete: bool) -> bool:
+        """Deletes what is done, and gives the lease back if `complete`. Returns whether this relay still has the lease.
 
-        Otherwise the lease says since when the rows that are left may have been sent.
+        Otherwise the lease says since when the rows that are left may have been sent, for a relay that knows no more.
         """
-        of = {"of": name, "me": self._name}
+        of: dict[str, Any] = {"of": name, "me": self._name, "tried_ms": None}
+        if claim.tried:
+            # No earlier than the end of a change: what follows it of its id would pass for a repeat.
+            tried = max(claim.changed, min(claim.tried.values()))
+            of["tried_ms"] = int((time.monotonic() - tried) * 1000) - 1
         with connection.begin():
-            if complete:
-                kept = connection.execute(_GIVE_BACK, of)
-            else:
-                kept = connection.execute(_KEEP, of | {"tried_ms": int((time.monotonic() - claim.tried) * 1000) - 1})
+            kept = connection.execute(_GIVE_BACK if complete else _KEEP, of)
             if not kept.rowcount:
                 claim.done, claim.aside = [], {}
-                return
+                return False
             if claim.done:
                 connection.execute(_DELETE, {"ids": claim.done})
             for id, error in claim.aside.items():
@@ -339,6 +379,7 @@ class Relay(Closing):
         for id, error in claim.aside.items():
             fields = event("outbox_row_set_aside", topic=name, row=id, error=error)
             logger.error("set aside row %d of the outbox for %s: %s", id, name, error, extra=fields)
+        return True
 
     def _judge(self, name: str, topic: _Topic, claim: _Claim, failure: LisaError | None) -> None:
         """Decides when to look at a topic again, and how many rows to read."""

@@ -12,7 +12,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.message import Message, Outgoing, RepeatedDue
 from lisa_common.model.policy import Policy
 
-__all__ = ["Row"]
+__all__ = ["RelayedMessage", "Row"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = frozenset({"ttl_ms", "max_retries", "priority", "headers", "if_exists"})
@@ -46,7 +46,7 @@ class Row(NamedTuple):
         time_ = timedelta(milliseconds=int(due))
         return {"delay": time_} if due.startswith("+") else {"at": _EPOCH + time_}
 
-    def message(self, since: float) -> Message:
+    def message(self, since: float) -> "RelayedMessage":
         """The message of a send that may have been tried since a moment of the monotonic clock. Raises InvalidInput."""
         # It was not tried before it was written; both times are cut to ms.
         since = min(max(since, self.read_at - (self.age_ms - 1) / 1000), time.monotonic())
@@ -58,16 +58,19 @@ class Row(NamedTuple):
             raise InvalidInput("options", self.options, f"a JSON object of {', '.join(sorted(_FIELDS))}")
         ttl_ms = options.pop("ttl_ms", None)
         ttl = ttl_ms / 1000 if isinstance(ttl_ms, int) else ttl_ms
-        return _Relayed(body=bytes(self.body or b""), id=self.message_id, ttl=ttl, row=self, since=since, **options)
+        return RelayedMessage(
+            body=bytes(self.body or b""), id=self.message_id, ttl=ttl, row=self, since=since, **options
+        )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Relayed(Message):
+class RelayedMessage(Message):
     """A message whose send may be a repeat, so that it undoes no cancel that came after its first try."""
 
     row: Row
     since: float
 
     def outgoing(self, policy: Policy, generated_id: str, context: Mapping[str, str] | None = None) -> Outgoing:
+        """As of a message that is repeated."""
         outgoing = Message.outgoing(self, policy, generated_id, context)
         return outgoing._replace(due=RepeatedDue(self.row.due_text(), self.since))
