@@ -11,12 +11,14 @@ import pytest
 from lisa_consumer import Consumer
 from lisa_manager import Admin, AsyncAdmin
 from lisa_producer import (
+    AccessDenied,
     AsyncProducer,
     InvalidInput,
     Message,
     OutcomeUnknown,
     PartialSend,
     Producer,
+    QueueFull,
     SendOutcome,
     State,
 )
@@ -180,6 +182,43 @@ async def test_a_plain_send_beside_a_replacement_is_a_duplicate(
     plain, replacing = Message(body="x", id="a"), Message(body="new", id="a", delay=900, if_exists="replace")
     report = await producers().send_many("orders", [plain, replacing])
     assert [result.outcome for result in report.results] == [DUPLICATE, REPLACED]
+
+
+@pytest.mark.parametrize(("if_exists", "known"), [(None, DUPLICATE), ("replace", REPLACED)])
+async def test_a_full_shard_refuses_only_new_messages(
+    sender: AsyncProducer, admin: AsyncAdmin, if_exists: Any, known: SendOutcome
+) -> None:
+    """Callers share calls: those whose ids former shards know are told so, whatever becomes of the others."""
+    await admin.create_topic("orders", shards=2)
+    for id in ("a", "b", "c"):
+        await sender.send("orders", "old", id=id, delay=600)
+    await admin.reshard("orders", 1)
+    await admin.set_policy("orders", max_messages=1)
+    await sender.send("orders", "old", id="fills the shard", delay=600)
+    sends = [sender.send("orders", "new", id=id, delay=900, if_exists=if_exists) for id in ("a", "b", "c", "new")]
+    results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
+    assert [result.outcome for result in results[:3]] == [known] * 3
+    assert isinstance(results[3], QueueFull)
+
+
+def test_each_message_in_a_former_shard_is_told_its_own_end(own_server: Callable[..., Server]) -> None:
+    """One of two former shards refuses: what was replaced in the other is told so."""
+    server = own_server()
+    ids = [f"m{n}" for n in range(20)]
+    with server.client() as client, Admin(server.url) as admin, Producer(server.url) as other:
+        admin.create_topic("orders", shards=2)
+        other.send_many("orders", [Message(body="old", id=id, delay=600) for id in ids])
+        admin.reshard("orders", 1)
+        permitted = ("lisa:topics", "lisa:{orders/0*")
+        client.acl_setuser("jo", enabled=True, passwords=["+pw"], keys=permitted, channels=["*"], categories=["+@all"])
+        with Producer(server.url.replace("://", "://jo:pw@")) as producer, pytest.raises(PartialSend) as failed:
+            producer.send_many("orders", [Message(body="new", id=id, delay=600, if_exists="replace") for id in ids])
+        results = failed.value.report.results
+        assert {type(result.error) for result in results} == {AccessDenied, type(None)}
+        assert {result.outcome for result in results if not result.error} == {REPLACED}
+        found = {id: other.find("orders", id) for id in ids}
+        replaced = {id for id, each in found.items() if each and each.record and each.record.body == b"new"}
+        assert replaced == {result.id for result in results if not result.error}
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["send", "send_many"])

@@ -592,7 +592,7 @@ def _work_as_spark(server: Server) -> None:
         producer.call(jobs.reserve(keys, "job", rate=100, count=1))
         producer.run(jobs.keep_written(keys, "query", {"0/0": "x"}, 1_000))
         producer.run(jobs.claim_part(keys, "query", "0", "owner", 1_000))
-        producer.execute([jobs.forget_part(keys, "query", "0"), jobs.forget_written(keys, "query")])
+        producer.execute([jobs.forget_written(keys, "query")])
         producer.call(producing.update(keys, [outgoing("nothing")]))
         producer.run(find_absence(PREFIX))
     with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as consumer:

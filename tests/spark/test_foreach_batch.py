@@ -1,14 +1,18 @@
 """`foreachBatch` may write a micro-batch several times: no write replaces, skips or repeats another's rows."""
 
 import json
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
 from lisa_common.model.keys import ShardKeys
+from lisa_producer.spark.source import LisaDataSource
 from support.spark import HOUR, SparkTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -86,6 +90,35 @@ def test_a_failed_write_is_tried_again(topic: SparkTopic, run: Run, tmp_path: Pa
         with pytest.raises(Exception, match="priority must be a whole number"):
             topic.write(batch.withColumn("priority", F.lit(999)), outcomes=tmp_path / "outcomes")
         topic.write(batch.withColumn("priority", F.lit(9)), outcomes=tmp_path / "outcomes")
+
+    run(handle)
+    assert len(_lines(tmp_path / "outcomes")) == 100
+
+
+def test_a_twin_that_ends_after_its_write_changes_nothing(topic: SparkTopic, run: Run, tmp_path: Path) -> None:
+    """Speculation: Spark kills the slower try of a task, which notices that only after the write has ended."""
+    options = topic.options(outcomes=tmp_path / "outcomes")
+
+    def handle(batch: DataFrame, _: int) -> None:
+        writer = LisaDataSource(options).writer(batch.schema, overwrite=False)
+
+        def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pydict({"message": [pickle.dumps(writer.write(rows))]})
+
+        def killed(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from rows
+            raise EOFError
+
+        def late_twin(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with suppress(EOFError):
+                writer.write(killed(rows))
+            yield from ()
+
+        first = batch.where("id < 'order-000000050'")
+        done = first.mapInArrow(task, "message binary").collect()
+        writer.commit([pickle.loads(row.message) for row in done])  # noqa: S301 - our own bytes
+        assert first.mapInArrow(late_twin, "message binary").collect() == []
+        topic.write(batch.where("id >= 'order-000000050'"), outcomes=tmp_path / "outcomes")
 
     run(handle)
     assert len(_lines(tmp_path / "outcomes")) == 100

@@ -131,9 +131,15 @@ def test_writes_alike_of_a_micro_batch(redis_url: str, prefix: str) -> None:
             kept.end(first, "first", {})
             second = kept.claim(write, "second")
             assert (first.number, second.number) == (0, 1)
-            # Its task has failed, and the function writes again.
-            kept.release(second)
-            assert kept.claim(write, "third") == second
+            # It fails, and the function writes again. A task of either that is still running changes nothing.
+            kept.fail("second")
+            third = kept.claim(write, "third")
+            assert (third.number, third.name) == (1, second.name)
+            assert [kept.claim(write, owner) for owner in ("first", "second")] == [first, second]
+            kept.fail("third")
+            fourth = kept.claim(write, "fourth")
+            kept.end(fourth, "fourth", {})
+            assert (fourth.number, kept.claim(write, "fifth").number) == (1, 2)
             assert len({write.name, second.name, second._replace(digest="other").name}) == 3
 
 

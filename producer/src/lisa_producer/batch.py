@@ -165,26 +165,34 @@ class Sender:
         layout = yield from self.topics.declare(topic)
         began = time.monotonic()
         while left:
-            try:
-                if layout.former:
-                    asked = _pick(batch, left)
-                    replacing = [message for message in asked if type(message) is Replacement]
-                    is_safe = is_repeatable(replacing, layout.policy, self.settings)
-                    known = yield from find_in_former(layout, asked, self.confirm, repeatable=is_safe)
-                    for at in left:
-                        if result := known.get((batch[at].id, type(batch[at]))):
-                            due_ms, missing = result
-                            stored[at] = NotConfirmed(topic, [batch[at].id], *missing) if missing else due_ms
-                    left = [at for at in left if (batch[at].id, type(batch[at])) not in known]
-                left = yield from self._send_to_all(layout, batch, left, stored, clock)
-                if left:
+            if layout.former:
+                left = yield from self._look_in_former(layout, batch, left, stored)
+            left = yield from self._send_to_all(layout, batch, left, stored, clock)
+            if left:
+                try:
                     layout = yield from refresh_after_reshard(self.topics, layout)
-                    # The first try may have come before the reshard.
-                    batch = [repeated(message, began) for message in batch]
-            except LisaError as error:
-                _put(stored, left, [error] * len(left))
-                break
+                except LisaError as error:
+                    _put(stored, left, [error] * len(left))
+                    break
+                # The first try may have come before the reshard.
+                batch = [repeated(message, began) for message in batch]
         return stored
+
+    def _look_in_former(
+        self, layout: Layout, batch: Sequence[Outgoing], left: _Places, stored: list[Stored]
+    ) -> Flow[_Places]:
+        """Puts into `stored` what became of messages in former shards. Returns the places of the others."""
+        asked = _pick(batch, left)
+        replacing = [message for message in asked if type(message) is Replacement]
+        is_safe = is_repeatable(replacing, layout.policy, self.settings)
+        found = yield from find_in_former(layout, asked, self.confirm, repeatable=is_safe)
+        new: list[int] = []
+        for at, result in zip(left, found, strict=True):
+            if result is None:
+                new.append(at)
+            else:
+                stored[at] = result
+        return new
 
     def _send_to_all(
         self,

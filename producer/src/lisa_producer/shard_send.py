@@ -1,9 +1,11 @@
 """Calls of a send to shards, without I/O: storing, confirming, looking for ids in former shards."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
-from lisa_common.errors import LisaError, Resharded
+from lisa_common.errors import LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import Policy
@@ -12,9 +14,10 @@ from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
 from lisa_common.validation import GENERATED_SUFFIX, duration_ms
 from lisa_producer.message import Confirm
+from lisa_producer.results import Stored
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Known", "Missing", "find_in_former", "is_repeatable", "store", "store_apart"]
+__all__ = ["find_in_former", "is_repeatable", "store", "store_apart"]
 
 _SAFE_TO_REPEAT_MS = 300_000
 """Least delay of a message with a generated id whose send is safe to repeat: the id is forgotten at ack, and the
@@ -23,8 +26,8 @@ message cannot be acked before it is due. Longer if this producer tries for long
 Missing = tuple[str, str]
 """The wanted and the received confirmation."""
 
-Known = dict[tuple[str, type[Outgoing]], tuple[int, Missing | None]]
-"""By an id, and whether the message replaces others: what `store` returns of it."""
+_Answer = tuple[Any, Missing | None] | LisaError
+"""The result of a call with its confirmation."""
 
 
 def store(
@@ -42,51 +45,47 @@ def store(
 
 
 def store_apart(
-    keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
-) -> Flow[list[tuple[int, Missing | None] | LisaError]]:
-    """As `store`, but each message by itself: for messages of several callers. Returns a result or error for each."""
-    calls: list[Call[Any]] = []
-    for message in messages:
-        calls += store(keys, [message], confirm, repeatable=repeatable)
-    replies = iter((yield IndependentCalls(calls)))
-    results: list[tuple[int, Missing | None] | LisaError] = []
-    for stored in replies:
-        missing = next(replies) if confirm is not None else None
-        error = error_in((stored, missing))
-        results.append(error or (stored[0], missing))
-    return results
+    parts: Sequence[tuple[ShardKeys, Outgoing]], confirm: Confirm | None, *, repeatable: bool
+) -> Flow[list[Stored | None]]:
+    """As `store`, but each message by itself. Returns an error or a result for each; None for a closed shard."""
+    calls = [producing.send(keys, [message], repeatable=repeatable) for keys, message in parts]
+    answers = yield from _apart(calls, confirm)
+    return [_stored(keys, message, answer) for (keys, message), answer in zip(parts, answers, strict=True)]
 
 
 def find_in_former(
     layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
-) -> Flow[Known]:
-    """Messages whose ids former shards know. Closes these shards for new messages.
+) -> Flow[list[Stored | None]]:
+    """Looks for messages in former shards, which it closes for new ones, and carries out replacements there.
 
-    `repeatable` says whether replacing calls are.
+    Returns one for each message: an error is its own, and None for an id that no former shard knows. `repeatable` says
+    whether replacing calls are.
     """
-    asked = [m for m in batch if m.is_repeated or not m.generated]
-    known: Known = {}
+    found: list[Stored | None] = [None] * len(batch)
     for shards in layout.former.values():
-        for keys, part in by_home(shards, asked, lambda m: m.id).items():
-            call = producing.close_shard(layout, keys, [m.id for m in part], dues=[m.due for m in part])
-            answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
-            for message in (m for m, is_known in zip(part, answers, strict=True) if is_known):
-                known[message.id, type(message)] = 0, missing
-                if isinstance(message, Replacement):
-                    yield from _replace_in_former(keys, message, confirm, known, repeatable=repeatable)
-    return known
-
-
-def _replace_in_former(
-    keys: ShardKeys, message: Outgoing, confirm: Confirm | None, known: Known, *, repeatable: bool
-) -> Flow[None]:
-    """Replaces a message in the shard that holds it, and notes the result; forgets the id if it has become free."""
-    key = message.id, type(message)
-    try:
-        dues, *confirmed = yield store(keys, [message], confirm, repeatable=repeatable)
-        known[key] = dues[0], confirmed[0] if confirmed else None
-    except Resharded:
-        del known[key]
+        asked = [at for at, m in enumerate(batch) if found[at] is None and (m.is_repeated or not m.generated)]
+        parts = by_home(shards, asked, lambda at: batch[at].id)
+        calls = [
+            producing.close_shard(layout, keys, [batch[at].id for at in part], dues=[batch[at].due for at in part])
+            for keys, part in parts.items()
+        ]
+        answers = yield from _apart(calls, confirm)
+        replacing: dict[str, list[tuple[ShardKeys, int]]] = defaultdict(list)
+        for (keys, part), answer in zip(parts.items(), answers, strict=True):
+            for place, at in enumerate(part):
+                if isinstance(answer, LisaError):
+                    found[at] = answer
+                elif answer[0][place]:
+                    found[at] = _stored(keys, batch[at], ([0], answer[1]))
+                    if isinstance(batch[at], Replacement):
+                        replacing[batch[at].id].append((keys, at))
+        # Calls of one round trip may be carried out in any order, so that those with the same id take several.
+        for row in zip_longest(*replacing.values()):
+            places = [each for each in row if each]
+            stored = yield from store_apart([(keys, batch[at]) for keys, at in places], confirm, repeatable=repeatable)
+            for (_, at), result in zip(places, stored, strict=True):
+                found[at] = result
+    return found
 
 
 def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:
@@ -105,6 +104,21 @@ def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: Produc
                 return False
             judged = due
     return True
+
+
+def _apart(calls: Sequence[Call[Any]], confirm: Confirm | None) -> Flow[list[_Answer]]:
+    """Makes calls in one round trip, each with its confirmation."""
+    confirmed = calls if confirm is None else [each for call in calls for each in (call, _confirmation(confirm))]
+    replies = iter((yield IndependentCalls(confirmed)) if confirmed else ())
+    pairs = [(reply, None if confirm is None else next(replies)) for reply in replies]
+    return [error_in(pair) or pair for pair in pairs]
+
+
+def _stored(keys: ShardKeys, message: Outgoing, answer: _Answer) -> Stored | None:
+    if isinstance(answer, LisaError):
+        return None if isinstance(answer, Resharded) else answer
+    [due_ms], missing = answer
+    return NotConfirmed(keys.topic, [message.id], *missing) if missing else due_ms
 
 
 def _confirmation(confirm: Confirm) -> Call[Missing | None]:

@@ -19,9 +19,9 @@ from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message
 from lisa_producer.metrics import METRICS
 from lisa_producer.observed import observed_send
-from lisa_producer.results import SendResult, result_of
+from lisa_producer.results import SendResult, Stored, result_of
 from lisa_producer.settings import ProducerSettings
-from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, store, store_apart
+from lisa_producer.shard_send import find_in_former, is_repeatable, store, store_apart
 from lisa_producer.shared_flow import Request, SharedFlow
 
 __all__ = ["send"]
@@ -102,11 +102,10 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:
     """As `_send_part`, without messages that former shards know or have replaced."""
     _, confirm, repeatable, _, _ = key
-    known = yield from find_in_former(layout, batch, confirm, repeatable=repeatable)
-    new = [m for m in batch if (m.id, type(m)) not in known]
+    found = yield from find_in_former(layout, batch, confirm, repeatable=repeatable)
+    new = [m for m, stored in zip(batch, found, strict=True) if stored is None]
     sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
-    found = [known.get((m.id, type(m))) for m in batch]
-    return [_result(layout.topic, m, of) if of else next(sent) for m, of in zip(batch, found, strict=True)]
+    return [next(sent) if stored is None else _result(m, stored) for m, stored in zip(batch, found, strict=True)]
 
 
 def _send_part(
@@ -115,27 +114,20 @@ def _send_part(
     repeatable: bool,  # noqa: FBT001 - bound, by `_request`
     messages: Sequence[Outgoing],
 ) -> Flow[_Results]:
-    """Sends to one shard."""
+    """Sends to one shard. Returns errors, too: what was done before, in former shards, stays told."""
+    stored: Sequence[Stored | None]
     try:
-        dues, *confirmed = yield store(keys, messages, confirm, repeatable=repeatable)
-    except Resharded:
-        return [None] * len(messages)
+        stored, *confirmed = yield store(keys, messages, confirm, repeatable=repeatable)
     except QueueFull:
-        if len(messages) == 1:
-            raise
         # Nothing was stored. The messages are of several callers: there may be room for some.
-        stored = yield from store_apart(keys, messages, confirm, repeatable=repeatable)
-        return [_result(keys.topic, m, each) for m, each in zip(messages, stored, strict=True)]
-    missing = confirmed[0] if confirmed else None
-    return [_result(keys.topic, m, (due_ms, missing)) for m, due_ms in zip(messages, dues, strict=True)]
+        stored = yield from store_apart([(keys, m) for m in messages], confirm, repeatable=repeatable)
+    except LisaError as error:
+        stored = [None if isinstance(error, Resharded) else error] * len(messages)
+    else:
+        if confirmed and confirmed[0]:
+            stored = [NotConfirmed(keys.topic, [m.id], *confirmed[0]) for m in messages]
+    return [_result(m, each) for m, each in zip(messages, stored, strict=True)]
 
 
-def _result(
-    topic: str, message: Outgoing, stored: tuple[int, Missing | None] | LisaError
-) -> SendResult | LisaError | None:
-    if isinstance(stored, Resharded):
-        return None
-    if isinstance(stored, LisaError):
-        return stored
-    due_ms, missing = stored
-    return NotConfirmed(topic, [message.id], *missing) if missing else result_of(0, message.id, due_ms)
+def _result(message: Outgoing, stored: Stored | None) -> SendResult | LisaError | None:
+    return result_of(0, message.id, stored) if isinstance(stored, int) else stored

@@ -105,7 +105,7 @@ ROLES = {
             "busy": "exists hdel hmget hsetnx",
             **_PASSES_SLOTS,
             "pace": "hget hset pexpire",
-            "query:*": "hdel hget hset hsetnx pexpire unlink",
+            "query:*": "hget hset hsetnx pexpire unlink",
         },
     ),
     RoleName.CONSUMER: Role(

@@ -110,7 +110,7 @@ def by_home(
     """As `by_shard`, by the homes of ids among the shards of one reshard; for many items, as it compares no keys."""
     count = len(shards)
     if count == 1:
-        return {shards[0]: items}
+        return {shards[0]: items} if items else {}
     groups: dict[int, list[T]] = defaultdict(list)
     for item in items:
         groups[_number(count, id_of(item))].append(item)

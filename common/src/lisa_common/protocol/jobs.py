@@ -7,7 +7,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.replies import number
 
-__all__ = ["claim_part", "forget_part", "forget_written", "keep_written", "read_written", "reserve"]
+__all__ = ["claim_part", "forget_written", "keep_written", "read_written", "reserve"]
 
 
 def reserve(keys: ShardKeys, job: str, *, rate: float, count: int, now_ms: str = "") -> Call[int]:
@@ -43,11 +43,6 @@ def claim_part(keys: ShardKeys, job: str, part: str, owner: str, kept_ms: int) -
         # The claim was refused at first, and repeated after the others.
         _, held = yield command("PEXPIRE", key, kept_ms), read_written(keys, job, part)
     return owner if is_ours else held or owner
-
-
-def forget_part(keys: ShardKeys, job: str, part: str) -> Call[Any]:
-    """Forgets a part of a job."""
-    return command("HDEL", keys.query(job), part)
 
 
 def forget_written(keys: ShardKeys, job: str) -> Call[Any]:

@@ -81,12 +81,7 @@ class Sink:
         with Connection.of(options.settings, name="lisa-spark") as connection:
             kept = WrittenBatches(options, connection)
             write = kept.claim(write, self.run) if self.digest else write
-            try:
-                return self._write_once(kept, batches, partition, write)
-            except BaseException:
-                if self.digest:
-                    kept.release(write)
-                raise
+            return self._write_once(kept, batches, partition, write)
 
     @property
     def _is_kept(self) -> bool:
@@ -194,6 +189,9 @@ class Sink:
     def undo(self, messages: Sequence[Written | None], label: str) -> None:
         """Removes the files of successful tasks. Their messages stay; with ids, a new try sends only the others."""
         self._configure_logging()
+        if self.digest and self._is_kept:
+            with Connection.of(self.options.settings, name="lisa-spark") as connection:
+                WrittenBatches(self.options, connection).fail(self.run)
         for message in messages:
             # A task that is remembered does not write its file again.
             if message and not self.options.remember_days:

@@ -40,6 +40,8 @@ _BATCHES = 100
 _DAY_MS = 86_400_000
 _DONE = "/done"
 """Ends the owner of a write that has ended."""
+_FAILED = "failed"
+"""Kept of the owner of a write that has failed. The driver knows only that owner, unless a task has ended."""
 
 
 class BatchWrite(NamedTuple):
@@ -53,6 +55,8 @@ class BatchWrite(NamedTuple):
     """The execution of the micro-batch; a repeated micro-batch has another."""
     number: int = 0
     """Among those with this digest, in their order."""
+    failed: str = ""
+    """The owner of the latest write that failed with this number."""
 
     @property
     def job(self) -> str:
@@ -115,22 +119,28 @@ class WrittenBatches:
     connection: Connection
 
     def claim(self, write: BatchWrite, owner: str) -> BatchWrite:
-        """Numbers a write whose tasks all have the same `owner`; raises LisaError if another one has not ended."""
+        """Numbers a write whose tasks all have the same `owner`; raises LisaError if another one has not ended.
+
+        Claims are never taken back, as a task does not know whether a twin of it has ended the write.
+        """
         while True:
             holder = self._run(jobs.claim_part(self._keys, write.job, _claim_of(write), owner, self._kept_ms))
             if holder.removesuffix(_DONE) == owner:
                 return write
-            if not holder.endswith(_DONE):
+            if holder.endswith(_DONE):
+                write = write._replace(number=write.number + 1, failed="")
+            elif self._call(jobs.read_written(self._keys, holder, _FAILED)):
+                write = write._replace(failed=holder)
+            else:
                 raise LisaError(
                     f"a write of batch {write.batch} cannot begin before the one like it has ended; "
                     "give each of them a name by the option write"
                 )
-            write = write._replace(number=write.number + 1)
 
-    def release(self, write: BatchWrite) -> None:
-        """Ends a claim, as a task has failed: Spark's next try claims again, and so may another write."""
+    def fail(self, owner: str) -> None:
+        """Notes that a write has failed for good, so that another one may have its number."""
         with suppress(LisaError):
-            self.connection.call(jobs.forget_part(self._keys, write.job, _claim_of(write)))
+            self.connection.run(jobs.keep_written(self._keys, owner, {_FAILED: "1"}, _DAY_MS))
 
     def read(self, write: BatchWrite, partition: int) -> str | None:
         """The digest of a partition that was written."""
@@ -165,7 +175,7 @@ class WrittenBatches:
 
 
 def _claim_of(write: BatchWrite) -> str:
-    return f"{write.execution}/{write.number}"
+    return f"{write.execution}/{write.number}/{write.failed}"
 
 
 def spooled(columns: Columns, batches: Iterator[pa.RecordBatch]) -> tuple[Digest, Iterator[pa.RecordBatch]]:
