@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -152,6 +153,36 @@ async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: st
             assert len(hanging) == 2
             gate.set()
             await wait_until_async(lambda: len(hanging) == 20)
+
+
+@pytest.mark.parametrize("kind", ["batches", "topics of a pattern"])
+async def test_functions_that_hang_leave_a_thread_to_each_slot(
+    *, redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, kind: str
+) -> None:
+    """Also where slots are more than `concurrency`: those of batches, and one for each topic of a pattern."""
+    worker, gate = new_worker(redis_url, prefix, concurrency=1), threading.Event()
+    begun, handled = Handled(), Handled()
+
+    def handle(delivery: Delivery) -> None:
+        (handled if delivery.topic == "orders.quick" else begun).append(delivery)
+        if delivery.topic != "orders.quick":
+            gate.wait()
+
+    topics = ["orders.quick", *(f"orders.slow-{n}" for n in range(2))]
+    for topic in topics:
+        declare(topic)
+    if kind == "batches":
+        worker.on(*topics[1:], batch=10, within=0)(lambda batch: handle(batch[0]))
+    worker.on(topics[0] if kind == "batches" else "orders.*", timeout=60)(handle)
+    async with working(worker):
+        try:
+            for topic in topics[1:]:
+                await sender.send(topic, b"x")
+            await wait_until_async(lambda: len(begun) == 2)
+            await sender.send("orders.quick", b"x")
+            await wait_until_async(lambda: handled)
+        finally:
+            gate.set()
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 64])
