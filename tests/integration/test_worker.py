@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import redis
@@ -453,8 +453,31 @@ class _Changed(BatchFailed):
         self.failed: Any = [None]
 
 
+class _Sealed(ExceptionGroup[Exception]):
+    def __new__(cls) -> Self:
+        return super().__new__(cls, "several", [ValueError()])
+
+
+def _unreadable(name: str, base: type[Exception] = Exception) -> Any:
+    """A class of exceptions with an attribute that raises when it is read."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError(name)
+
+    return pytest.param(type("_Unreadable", (base,), {name: property(refuse)}), id=name)
+
+
+_UNREADABLE = [_unreadable(name) for name in ("__cause__", "__traceback__", "__dict__", "__class__")]
+
+
 @pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("error", [_Careless, _Curt, _Soon, _Undecided, _Unknown, _Changed])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(_Careless, _Curt, _Soon, _Undecided, _Unknown, _Changed),
+        *(*_UNREADABLE, _unreadable("exceptions", _Sealed), _unreadable("failed", BatchFailed)),
+    ],
+)
 async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
     *, worker: Worker, sender: AsyncProducer, error: type[Exception], batch: int | None
 ) -> None:
@@ -465,7 +488,8 @@ async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
 
     worker.on("orders", **({"batch": batch} if batch else {}))(handle)
     await sender.send_many("orders", [Message(body=b"x", id=id) for id in "ab"])
-    await worker.serve(burst=True)
+    async with asyncio.timeout(20):
+        await worker.serve(burst=True)
     for id in "ab":
         found = await sender.find("orders", id)
         assert found is not None
