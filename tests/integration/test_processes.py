@@ -24,6 +24,8 @@ from support.processes import Programs
 Declare = Callable[..., Policy]
 pytestmark = pytest.mark.slow
 
+_EXITING = "support.programs.exiting_worker:worker"
+
 
 @pytest.fixture
 def programs_on(prefix: str, tmp_path: Path) -> Iterator[Callable[[str], Programs]]:
@@ -219,6 +221,53 @@ def test_a_worker_process_is_replaced_though_the_server_is_away(
         producer.send("orders", b"x", id="after")
         wait_until(lambda: programs.journal.ended()["after"] == 1)
     assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("body", ["crash", "exit"])
+def test_no_message_ends_the_supervisor(
+    redis_url: str, prefix: str, tmp_path: Path, producer: Producer, body: str
+) -> None:
+    """Exit code 2 means bad input only until the worker has started: then its process is replaced, as after any."""
+    programs = Programs(redis_url, prefix, tmp_path)
+    try:
+        worker = programs.worker("--processes", "2", target=_EXITING)
+        producer.send("orders", body, max_retries=0)
+        worker.wait_for("exited with 2, another starts in")
+        producer.send("orders", b"x", id="after")
+        wait_until(lambda: programs.journal.ended()["after"] == 1)
+        assert worker.stop() == 0
+    finally:
+        programs.kill()
+
+
+def test_an_exit_in_a_task_is_logged_and_drains(
+    redis_url: str, prefix: str, tmp_path: Path, producer: Producer
+) -> None:
+    """It is a failure of the message whose handler has waited for the task; what has not begun is given back."""
+    programs = Programs(redis_url, prefix, tmp_path)
+    producer.send_many("orders", [Message(body="exit", id="bad"), Message(body=b"x", id="good")])
+    try:
+        worker = programs.worker("--drain-s", "0", target=_EXITING)
+        wait_until(lambda: not worker.runs, 20)
+    finally:
+        programs.kill()
+    assert worker.code == 2
+    assert "ERROR   lisa_common.signals: a task raised SystemExit" in worker.log
+    assert 'exiting_worker.py", line' in worker.log
+    bad, good = producer.find("orders", "bad"), producer.find("orders", "good")
+    assert bad
+    assert good
+    assert (bad.state, bad.attempts, good.state, good.attempts) == ("retry", 1, "ready", 0)
+
+
+def test_bad_input_of_a_process_ends_all(programs: Programs) -> None:
+    """Its replacement would have it, too; the log says so."""
+    supervisor = programs.start(
+        *("lisa-consumer", "run", "support.programs.refusing_worker:make", "--processes", "2"),
+    )
+    wait_until(lambda: not supervisor.runs, 60)
+    assert supervisor.code == 2
+    assert "exited with 2 before its worker had started" in supervisor.log
 
 
 @pytest.mark.parametrize(("drain_s", "code"), [("60", 0), ("0.1", 1)])

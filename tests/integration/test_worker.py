@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import redis
@@ -152,6 +153,36 @@ async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: st
             assert len(hanging) == 2
             gate.set()
             await wait_until_async(lambda: len(hanging) == 20)
+
+
+@pytest.mark.parametrize("kind", ["batches", "topics of a pattern"])
+async def test_functions_that_hang_leave_a_thread_to_each_slot(
+    *, redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, kind: str
+) -> None:
+    """Also where slots are more than `concurrency`: those of batches, and one for each topic of a pattern."""
+    worker, gate = new_worker(redis_url, prefix, concurrency=1), threading.Event()
+    begun, handled = Handled(), Handled()
+
+    def handle(delivery: Delivery) -> None:
+        (handled if delivery.topic == "orders.quick" else begun).append(delivery)
+        if delivery.topic != "orders.quick":
+            gate.wait()
+
+    topics = ["orders.quick", *(f"orders.slow-{n}" for n in range(2))]
+    for topic in topics:
+        declare(topic)
+    if kind == "batches":
+        worker.on(*topics[1:], batch=10, within=0)(lambda batch: handle(batch[0]))
+    worker.on(topics[0] if kind == "batches" else "orders.*", timeout=60)(handle)
+    async with working(worker):
+        try:
+            for topic in topics[1:]:
+                await sender.send(topic, b"x")
+            await wait_until_async(lambda: len(begun) == 2)
+            await sender.send("orders.quick", b"x")
+            await wait_until_async(lambda: handled)
+        finally:
+            gate.set()
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 64])
@@ -422,8 +453,31 @@ class _Changed(BatchFailed):
         self.failed: Any = [None]
 
 
+class _Sealed(ExceptionGroup[Exception]):
+    def __new__(cls) -> Self:
+        return super().__new__(cls, "several", [ValueError()])
+
+
+def _unreadable(name: str, base: type[Exception] = Exception) -> Any:
+    """A class of exceptions with an attribute that raises when it is read."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError(name)
+
+    return pytest.param(type("_Unreadable", (base,), {name: property(refuse)}), id=name)
+
+
+_UNREADABLE = [_unreadable(name) for name in ("__cause__", "__traceback__", "__dict__", "__class__")]
+
+
 @pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("error", [_Careless, _Curt, _Soon, _Undecided, _Unknown, _Changed])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(_Careless, _Curt, _Soon, _Undecided, _Unknown, _Changed),
+        *(*_UNREADABLE, _unreadable("exceptions", _Sealed), _unreadable("failed", BatchFailed)),
+    ],
+)
 async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
     *, worker: Worker, sender: AsyncProducer, error: type[Exception], batch: int | None
 ) -> None:
@@ -434,7 +488,8 @@ async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
 
     worker.on("orders", **({"batch": batch} if batch else {}))(handle)
     await sender.send_many("orders", [Message(body=b"x", id=id) for id in "ab"])
-    await worker.serve(burst=True)
+    async with asyncio.timeout(20):
+        await worker.serve(burst=True)
     for id in "ab":
         found = await sender.find("orders", id)
         assert found is not None

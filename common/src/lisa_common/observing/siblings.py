@@ -44,6 +44,10 @@ class SharedDirectory:
         own = {_DIRECTORY: self.path, _NUMBER: str(number)}
         return inherited | own | ({_WITH_METRICS: self.path} if self._with_metrics else {})
 
+    def has_started(self, number: int) -> bool:
+        """Whether a process has begun its work: it has written its state."""
+        return _state_file(self.path, number).exists()
+
     def forget(self, number: int) -> None:
         """Call it when a process has ended: its state and gauges no longer hold. Its counters stay."""
         _state_file(self.path, number).unlink(missing_ok=True)

@@ -111,7 +111,7 @@ class Tracing:
     def end_process(self, process: Process, error: BaseException | None) -> None:
         """Ends the span of a handler; the one before is the current one again."""
         # A task that is destroyed before it ends closes its handler in another context.
-        if not isinstance(error, GeneratorExit):
+        if type(error) is not GeneratorExit:
             self._detach(process.replaced)
         self.end(process.span, error)
 

@@ -79,7 +79,7 @@ def _trace_of(error: BaseException | None) -> Any:
         return None
     try:
         bool(error)
+        # As a triple, which is true even if the exception is not.
+        return type(error), error, error.__traceback__
     except BaseException:  # noqa: BLE001 - a user's class; logging asks the same, and would end the worker
         return None
-    # As a triple, which is true even if the exception is not.
-    return type(error), error, error.__traceback__

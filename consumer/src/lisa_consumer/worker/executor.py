@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from lisa_common.client.async_tasks import wait_at_most
+from lisa_common.escaping import named_text
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.delivery.error_details import comes_of_cancellation, leaves
@@ -186,7 +187,14 @@ class Executor:
                     self._spans.end(span, held, of_one)
 
     def _judge(self, held: HeldDelivery, error: BaseException) -> None:
-        """Notes what an exception of a handler means for its delivery."""
+        """Notes what an exception of a handler means for its delivery. One that cannot be read is a failure as any."""
+        try:
+            self._note(held, error)
+        except BaseException as failure:  # noqa: BLE001 - attributes of a user's class may raise anything
+            text = f"{type(error).__name__}, which cannot be read: {named_text(failure)}"
+            held.outcome, held.error, held.result = Nack(held.delivery.entry, text), None, "failed"
+
+    def _note(self, held: HeldDelivery, error: BaseException) -> None:
         raised = error.cause if isinstance(error, BatchPeerFailed) else error
         decides = deciding_error(raised)
         if (self._is_cancelling or held.is_cut) and comes_of_cancellation(raised) and not is_wish(decides):
@@ -299,10 +307,10 @@ class Executor:
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:
     """What an exception of a batch handler means for each delivery; None where that is handled."""
-    error = deciding_error(error)
-    if isinstance(error, BatchFailed):
-        # A user's subclass may lack what failed, and a handler may have changed it: so it is checked again.
-        with suppress(BaseException):
+    # A user's class may raise anything where it is read. What failed may be missing, or changed: it is checked again.
+    with suppress(BaseException):
+        error = deciding_error(error)
+        if isinstance(error, BatchFailed):
             by_place = {delivery.place: each for delivery, each in BatchFailed(error.failed).failed}
             return [by_place.get(delivery.place) for delivery in deliveries]
     return [error, *(BatchPeerFailed(error) for _ in deliveries[1:])]

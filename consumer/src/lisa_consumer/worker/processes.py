@@ -57,9 +57,9 @@ def drain_with_supervisor() -> None:
 def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health, *, drain_s: float) -> int:
     """Runs a command for each sibling until SIGTERM or SIGINT, then drains them. SIGINT then ends the drain.
 
-    A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2, it had bad
-    input, and so would its replacement: all end, with exit code 2. Returns the exit code: 1 if a process did not drain
-    cleanly.
+    A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2 before its
+    worker has started, it had bad input, and so would its replacement: all end, with exit code 2. Returns the exit
+    code: 1 if a process did not drain cleanly.
     """
 
     async def main() -> int:
@@ -109,13 +109,15 @@ async def _keep_running(
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             return int(await drain(process, interrupted, drain_s) != 0)
+        code, has_started = ended.result(), siblings.has_started(number)
         siblings.forget(number)
-        if ended.result() == _BAD_INPUT:
+        if code == _BAD_INPUT and not has_started:
+            text = "worker process %d exited with 2 before its worker had started, as for bad input: all processes end"
+            logger.error(text, process.pid, extra=event("process_exited", child=process.pid, code=code))
             stopping.set()
             return _BAD_INPUT
         failures = 1 if time.monotonic() - started > _STEADY_S else failures + 1
         delay = RECONNECT.compute(failures)
-        code = ended.result()
         fields = event("process_exited", child=process.pid, code=code, restart_in_s=round(delay, 3))
         text = "worker process %d exited with %d, another starts in %.1f s"
         logger.warning(text, process.pid, code, delay, extra=fields)

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
 
@@ -34,7 +33,6 @@ from lisa_consumer.handling.middleware import Middleware
 from lisa_consumer.handling.processes import Processes
 from lisa_consumer.handling.retries import ErrorClasses, Exponential, Fixed, Retries
 from lisa_consumer.handling.routing import PatternRoute, Routing
-from lisa_consumer.names import HANDLER
 from lisa_consumer.settings import ConsumerSettings, settings_of
 from lisa_consumer.worker.discovery import Discovery
 from lisa_consumer.worker.leftovers import abandon_handlers, tasks_left, threads_left
@@ -43,6 +41,7 @@ from lisa_consumer.worker.oversight import Oversight
 from lisa_consumer.worker.pausable import Pausable
 from lisa_consumer.worker.presence import Presence
 from lisa_consumer.worker.schedules import DeclaresSchedules
+from lisa_consumer.worker.threads import HandlerThreads
 
 __all__ = ["Worker"]
 
@@ -334,7 +333,7 @@ class Worker(DeclaresSchedules, Pausable):
         self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
     ) -> None:
         self._core.app_release = settings.release
-        threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
+        threads = HandlerThreads()
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
         renewing = AsyncConnection.of(settings, name="lisa-worker", url=self.url)
@@ -363,5 +362,5 @@ class Worker(DeclaresSchedules, Pausable):
                 with self._pausing(life):
                     async with Oversight(renewing, self._core, life, self, settings).shown():
                         await life.run()
-        threads.shutdown(wait=False, cancel_futures=True)
+        threads.shutdown(wait=False)
         logger.info("worker %s has ended", self.name, extra=event("worker_ended", consumer=self.name, group=self.group))

@@ -1,0 +1,40 @@
+"""The threads of plain handlers."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from lisa_consumer.names import HANDLER
+
+__all__ = ["HandlerThreads"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class HandlerThreads(Executor):
+    """Runs each call at once, in an idle thread or a new one: what has a slot never waits for a thread.
+
+    A `ThreadPoolExecutor` of several threads has a size of its own beside the slots. So each of these has one thread.
+    """
+
+    def __init__(self) -> None:
+        self._threads: set[ThreadPoolExecutor] = set()
+        self._idle: list[ThreadPoolExecutor] = []
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Starts a call. Raises RuntimeError after `shutdown`, and if the system has no more threads."""
+        if self._is_shut_down:
+            raise RuntimeError("the worker of this handler has ended")
+        thread = self._idle.pop() if self._idle else ThreadPoolExecutor(1, thread_name_prefix=HANDLER)
+        called = thread.submit(fn, *args, **kwargs)
+        self._threads.add(thread)
+        called.add_done_callback(lambda _: self._idle.append(thread))
+        return called
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as Executor has it
+        """Ends each thread once its call has ended."""
+        self._is_shut_down = True
+        for thread in self._threads:
+            thread.shutdown(wait, cancel_futures=cancel_futures)
