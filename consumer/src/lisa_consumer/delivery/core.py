@@ -1,6 +1,7 @@
 """What a consumer does, without I/O: flows that `Consumer`, `AsyncConsumer` and `Worker` run."""
 
 import math
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -78,7 +79,10 @@ class Core:
     ) -> None:
         self.group = check_name("group", group)
         self.has_chosen_name = name is not None
-        self.name = consumer_name() if name is None else check_name("consumer", name)
+        self.shown_name = consumer_name() if name is None else check_name("consumer", name)
+        """The name that operators know."""
+        self.name = self.shown_name
+        """The name at the server."""
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
         """The shards in which this consumer has joined its group."""
@@ -269,8 +273,11 @@ class Core:
         return ReadResult(counted, leased_at), skipped
 
     def enable_marks(self, marks: Marks | None = None) -> None:
-        """Makes this consumer a worker: it marks begun deliveries at the server, and registers in groups."""
-        self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
+        """Begins the life of a worker: it marks begun deliveries at the server, and registers in groups.
+
+        Each life has a name of its own: its marks must not cover what an earlier one, which has crashed, had not begun.
+        """
+        self.name = self._records.consumer = f"{self.shown_name}-{secrets.token_hex(4)}{MARKING}"
         self._marks = marks
         # What a worker has not begun costs no attempt when its lease runs out.
         self._lost = None
