@@ -9,7 +9,6 @@ from demo.events import Journal, Killed, Sent
 from demo.ledger import audit, lines
 from demo.play import Play
 from demo.server import POLICY
-from lisa_common.protocol.marking import MARKING
 
 __all__ = ["AirportDay"]
 
@@ -45,7 +44,7 @@ class AirportDay(Play):
                 journal.note(killed)
 
     def _held(self) -> list[tuple[str, int]]:
-        return list(self.crew.server.held(_VICTIM + MARKING))
+        return list(self.crew.server.held(_VICTIM))
 
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
         """Stops all programs, and compares every message with the place where it has ended."""

@@ -62,9 +62,14 @@ class Server:
         """
         return sum(sizes.stored - sizes.garbage for sizes in self._admin.sizes())
 
-    def held(self, consumer: str) -> Iterator[tuple[str, int]]:
-        """The deliveries that a consumer holds now, as pairs of message id and attempt."""
-        calls = [consuming.list_pending(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
+    def held(self, worker: str) -> Iterator[tuple[str, int]]:
+        """The deliveries that a worker holds now, as pairs of message id and attempt."""
+        calls = [
+            consuming.list_pending(keys, GROUP, consumer.name, limit=_MANY)
+            for keys in self._shards()
+            for consumer in self._admin.consumers(keys.topic)
+            if consumer.name.startswith(f"{worker}-")
+        ]
         entries: list[list[Entry]] = self._connection.execute(calls)
         for entry in (entry for of_shard in entries for entry in of_shard):
             if entry.id is not None:

@@ -3,8 +3,8 @@
 --   state  1: read; 2: begun; 3: begun beside others, though it should run alone; 4: begun, runs alone; 5: lent to a client
 --          of the consumer, as by the HTTP gateway: it cannot kill its neighbours, and is given up without a delay
 -- A plain consumer begins what it reads. A worker, whose name at the server ends in "~", marks what it begins. A mark
--- on one entry also covers all earlier entries of that worker, except those that run alone: each of these has a mark of
--- its own.
+-- on one entry also covers all earlier entries of that name, except those that run alone: each of these has a mark of
+-- its own. So each life of a worker has a name of its own.
 -- Needs the key: ready.
 --@include entry
 local BEGUN = 2

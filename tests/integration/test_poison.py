@@ -11,7 +11,7 @@ from lisa_common.model.keys import ShardKeys, split_copy
 from lisa_common.model.policy import Policy
 from lisa_producer import Message, Producer, ProducerSettings
 from support import wait_until
-from support.processes import Programs
+from support.processes import Process, Programs
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +76,33 @@ def test_poison_dies_alone(
     assert len(charged) <= concurrency * deaths
     if concurrency == 1:
         assert all(made == list(range(1, len(made) + 1)) for made in innocent.values())
+
+
+def test_a_successor_of_the_same_name_charges_nothing_that_had_not_begun(
+    programs: Programs, declare: Callable[..., Policy], redis_url: str, client: redis.Redis, prefix: str
+) -> None:
+    """A crash leaves what had begun and what had not; what its successor begins does not count for either."""
+    declare(TOPIC, visibility_ms=2_000, backoff="fixed", backoff_base_ms=10)
+    ready = ShardKeys(prefix, TOPIC).of("ready")
+    programs.hold.touch()
+
+    def start() -> Process:
+        return programs.worker("--concurrency", "1", environment={"LISA_TEST_NAME": "billing-1"})
+
+    def begun(id: str) -> list[int]:
+        return [handling.attempt for handling in programs.journal.begun() if handling.id == id]
+
+    first = start()
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        producer.send_many(TOPIC, [Message(id=id, body=b"x") for id in ("runs", "waits")])
+        wait_until(lambda: begun("runs") and client.xpending(ready, "billing")["pending"] == 2, 20)
+        first.kill()
+        left = [each["message_id"] for each in client.xpending_range(ready, "billing", "-", "+", 9)]
+        start()
+        producer.send(TOPIC, b"x", id="next")
+    wait_until(lambda: begun("next"), 20)
+    programs.manager()
+    wait_until(lambda: not client.xpending_range(ready, "billing", left[0], left[-1], 9), 20)
+    programs.hold.unlink()
+    wait_until(lambda: len(programs.journal.ended()) == 3, 20)
+    assert (begun("runs"), begun("waits"), begun("next")) == ([1, 2], [1], [1])

@@ -15,6 +15,7 @@ from lisa_consumer.worker import discovery
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, Message
 from support import wait_until_async
+from support.keys import keys_left
 from support.running import managed, new_worker, working
 
 
@@ -65,3 +66,46 @@ async def test_a_dropped_topic_takes_no_slots_of_others(
             await sender.send_many("orders", [Message(body=b"x", id=f"late-{n}") for n in range(5)])
             await wait_until_async(lambda: len(handled) == 8)
     assert errors == []
+
+
+async def test_a_dropped_topic_leaves_nothing(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    admin: AsyncAdmin,
+    client: redis.Redis,
+    declare: Callable[..., Policy],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No stream at the server, and no pace of lease rounds in the worker. Declared again, it is served again."""
+    monkeypatch.setattr(discovery, "_PAUSE_S", 0.1)
+    names = [f"job-{n}" for n in range(12)]
+    worker, handled = new_worker(redis_url, prefix), list[str]()
+
+    @worker.on("job-*", "kept-*")
+    async def note(delivery: Delivery) -> None:
+        handled.append(delivery.topic)
+
+    async with working(worker):
+        with caplog.at_level(logging.INFO, "lisa_consumer"):
+            declare("kept-1", visibility_ms=60_000)
+            for name in names:
+                declare(name, visibility_ms=200)
+                await sender.send(name, b"x")
+            await wait_until_async(lambda: sorted(handled) == sorted(names))
+            assert worker._life is not None
+            assert worker._life.leases.pause_s < 1
+            for name in names:
+                await admin.drop_topic(name, force=True)
+            await wait_until_async(lambda: all(f"topic {name} was dropped" in caplog.text for name in names))
+            await sender.send("kept-1", b"x")
+            await wait_until_async(lambda: "kept-1" in handled)
+            await wait_until_async(lambda: worker._life is not None and list(worker._life.routes) == ["kept-1"])
+        assert "cannot be read" not in caplog.text
+        assert worker._life.leases.pause_s > 1
+        assert {ShardKeys(prefix, name).of("ready") for name in names}.isdisjoint(keys_left(client, prefix))
+        declare(names[0])
+        await sender.send(names[0], b"x")
+        await wait_until_async(lambda: handled.count(names[0]) == 2)

@@ -263,7 +263,7 @@ def test_a_tick_left_out_ahead_leaves_the_message_before_it(queue: Queue) -> Non
     assert tick(queue, mark, **own).skipped == 1
     queue.now_ms = first + MINUTE - 1
     assert put(queue, every_ms=2 * MINUTE, **own).last_ms == queue.now_ms
-    queue.connection.call(leave(queue.keys, ["beat"], first=True, now_ms=queue.now_ms))
+    queue.connection.call(leave(Layout("", "orders"), queue.keys, ["beat"], first=True, now_ms=queue.now_ms))
     assert ids(queue) == [tick_id("beat", first)]
 
 

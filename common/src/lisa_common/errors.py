@@ -95,6 +95,9 @@ class InvalidSettings(LisaError, ValueError):
 class Closed(LisaError):
     """The client was closed before the call went out; nothing was done."""
 
+    def __init__(self, text: str = "the client is closed; make a new one") -> None:
+        super().__init__(text)
+
 
 class NotConfirmed(LisaError):
     """Messages were written, but not confirmed as requested; they may be lost if the server fails now."""

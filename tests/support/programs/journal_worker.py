@@ -13,7 +13,7 @@ from lisa_consumer import Delivery, Worker
 
 __all__ = ["note", "worker"]
 
-worker = Worker(os.environ.get("LISA_TEST_GROUP", "billing"))
+worker = Worker(os.environ.get("LISA_TEST_GROUP", "billing"), name=os.environ.get("LISA_TEST_NAME"))
 _journal = os.open(os.environ["LISA_TEST_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 # A kill may cut a write where a page of the file ends: a line whose length divides a page crosses none.
 _LINE = 256

@@ -74,4 +74,4 @@ class Shell(Generic[Server]):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Closed("the client is closed; make a new one")
+            raise Closed

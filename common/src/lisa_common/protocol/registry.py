@@ -324,6 +324,19 @@ class Topics:
         yield from self._read([topic])
         return self._known[topic].layout
 
+    def find_undeclared(self, topics: Collection[str]) -> Flow[list[str]]:
+        """Reads the registry for topics. Returns those that it does not have; these keep the policy that they had."""
+        before = {name: self._known.get(name) for name in topics}
+        yield from self._read(list(before))
+        missing = [name for name in before if not ((known := self._known.get(name)) and known.declared)]
+        # What is held of them still has its leases.
+        self._known |= {name: known for name in missing if (known := before[name])}
+        return missing
+
+    def forget(self, topic: str) -> None:
+        """Drops what is known of a topic."""
+        self._known.pop(topic, None)
+
     def declare(self, topic: str) -> Flow[Layout]:
         """Registers a resolved topic unless it exists, with what patterns give it. Returns its layout.
 

@@ -1,6 +1,7 @@
 """What a consumer does, without I/O: flows that `Consumer`, `AsyncConsumer` and `Worker` run."""
 
 import math
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from lisa_common.bodies import Codec
-from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown
+from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown, UnknownTopic
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
@@ -78,12 +79,17 @@ class Core:
     ) -> None:
         self.group = check_name("group", group)
         self.has_chosen_name = name is not None
-        self.name = consumer_name() if name is None else check_name("consumer", name)
+        self.shown_name = consumer_name() if name is None else check_name("consumer", name)
+        """The name that operators know."""
+        self.name = self.shown_name
+        """The name at the server."""
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
         """The shards in which this consumer has joined its group."""
-        self._groupless: set[str] = set()
-        """Topics that were read when a group or a stream was gone."""
+        self._found: set[str] = set()
+        """Topics that are read only while the registry has them."""
+        self._unsure: set[str] = set()
+        """Those of them that may have been dropped."""
         self._plan: ReadPlan | None = None
         self._keys = KeysByPlace(prefix)
         self._clock = clock
@@ -177,7 +183,7 @@ class Core:
         except NoGroup:
             self.joined.clear()
             self._plan = None
-            self._groupless.update(plan.layouts)
+            self._unsure.update(filter(self._ends_with_drop, plan.layouts))
             return None
         except OutcomeUnknown:
             self._unanswered += 1
@@ -213,7 +219,34 @@ class Core:
         """Whether the size of messages of a topic is known, as some have been fetched."""
         return self._records.max_per_request(topic) is not None
 
+    def _ends_with_drop(self, topic: str) -> bool:
+        """Whether a dropped topic is read no more. The group joins other topics again, and waits for their messages."""
+        return topic in self._found
+
+    def add_found(self, topics: Sequence[str]) -> None:
+        """Takes topics that were found by a pattern: those are read only while the registry has them."""
+        self._found.update(topics)
+        self._unsure.update(topics)
+
+    def forget(self, topic: str) -> None:
+        """Drops what is known of a topic of which nothing is held or read any more."""
+        self._found.discard(topic)
+        self._unsure.discard(topic)
+        self.own_policies.pop(topic, None)
+        self.joined -= {keys for keys in self.joined if keys.topic == topic}
+        for known in (self._keys, self._records, self.topics):
+            known.forget(topic)
+
+    def _check_declared(self, topics: Collection[str]) -> Flow[None]:
+        """Raises UnknownTopic for one that was dropped under a read: a new group of it would never be dropped."""
+        undeclared = yield from self.topics.find_undeclared(topics)
+        self._unsure.difference_update(set(topics).difference(undeclared))
+        if undeclared:
+            raise UnknownTopic(undeclared[0])
+
     def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
+        if unsure := self._unsure.intersection(topics):
+            yield from self._check_declared(unsure)
         layouts = yield from self.topics.resolve_each(topics)
         if self._plan and layouts == self._plan.layouts:
             return self._plan
@@ -269,8 +302,11 @@ class Core:
         return ReadResult(counted, leased_at), skipped
 
     def enable_marks(self, marks: Marks | None = None) -> None:
-        """Makes this consumer a worker: it marks begun deliveries at the server, and registers in groups."""
-        self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
+        """Begins the life of a worker: it marks begun deliveries at the server, and registers in groups.
+
+        Each life has a name of its own: its marks must not cover what an earlier one, which has crashed, had not begun.
+        """
+        self.name = self._records.consumer = f"{self.shown_name}-{secrets.token_hex(4)}{MARKING}"
         self._marks = marks
         # What a worker has not begun costs no attempt when its lease runs out.
         self._lost = None

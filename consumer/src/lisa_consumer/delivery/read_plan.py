@@ -19,6 +19,11 @@ class KeysByPlace(dict[tuple[str, str], ShardKeys]):
     def __missing__(self, place: tuple[str, str]) -> ShardKeys:
         return self.setdefault(place, ShardKeys(self._prefix, *place))
 
+    def forget(self, topic: str) -> None:
+        """Drops those of a topic."""
+        for place in [place for place in self if place[0] == topic]:
+            del self[place]
+
 
 class ReadPlan(NamedTuple):
     """The shards to read for some topics. It holds until the layout of one of them changes."""

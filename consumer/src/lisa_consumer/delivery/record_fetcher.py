@@ -72,6 +72,10 @@ class RecordFetcher:
         """The same of the topic of which most fit; None while the size of one is not known."""
         return self._per_request(min([self._largest.get(topic, 0) for topic in topics]))
 
+    def forget(self, topic: str) -> None:
+        """Drops what is known of a topic."""
+        self._largest.pop(topic, None)
+
     def _per_request(self, largest: float) -> int | None:
         return max(1, int(self._at_once / largest)) if largest else None
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery, Entry, delivery_of
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
@@ -13,7 +13,7 @@ from lisa_common.protocol.call import Call, Flow, IndependentCalls, error_in
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.lending import Loan
 from lisa_common.validation import Duration, check_id, duration_ms
-from lisa_consumer.delivery.core import Core, ReadPlan
+from lisa_consumer.delivery.core import Core
 
 __all__ = ["LendingFlows", "Lent", "Note", "Settlement"]
 
@@ -68,14 +68,8 @@ class LendingFlows(Core):
         super().__init__(prefix, group, name)
         self._records.most_bytes = most_bytes
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
-        """Raises UnknownTopic for a topic that was dropped under a read: a new group of it would never be dropped."""
-        for name in self._groupless.intersection(topics):
-            yield from self.topics.resolve_anew(name)
-            if not self.topics.is_declared(name):
-                raise UnknownTopic(name)
-            self._groupless.discard(name)
-        return (yield from super()._resolve(topics))
+    def _ends_with_drop(self, topic: str) -> bool:  # noqa: ARG002 - it has chosen none of them
+        return True
 
     def lend(self, loans: Sequence[tuple[Delivery, Duration]], *, by_id: bool = True) -> Flow[list[bool]]:
         """Gives deliveries their leases, and remembers them by id. Returns False for each whose lease was lost.

@@ -1,13 +1,13 @@
 """The asyncio consumer that lends its deliveries."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.per_loop import PerLoop
-from lisa_common.errors import Closed, LisaError, OutcomeUnknown
+from lisa_common.errors import Closed, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_id, check_name, duration_ms
@@ -21,6 +21,8 @@ __all__ = ["AsyncLender"]
 
 _MAX_ENDINGS = 500
 """Most settlements that share a call."""
+
+_Asked = tuple[Settlement, "asyncio.Future[Any]"]
 
 
 class AsyncLender(AsyncConsumer):
@@ -118,7 +120,7 @@ class AsyncLender(AsyncConsumer):
         return await self._run(self._core.server_time())
 
     async def close(self) -> None:
-        """Closes the connections; see `AsyncConsumer.close`."""
+        """Closes the connections; see `AsyncConsumer.close`. Settlements under way raise OutcomeUnknown or Closed."""
         await self._enders.get().close()
         await super().close()
 
@@ -129,23 +131,33 @@ class AsyncLender(AsyncConsumer):
         return await self._enders.get().end(settlement)
 
     async def _end_batch(self, settlements: list[Settlement]) -> list[Any]:
-        try:
-            return await self._run(self._core.end_each(settlements))
-        except OutcomeUnknown:
+        outcomes = await self._run(self._core.end_each(settlements))
+        lost = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)]
+        if lost:
             # A settlement is fenced by its entry: a second one changes nothing if the first arrived.
-            return await self._run(self._core.end_each(settlements))
+            again = await self._run(self._core.end_each([settlements[at] for at in lost]))
+            for at, outcome in zip(lost, again, strict=True):
+                outcomes[at] = outcome
+        return outcomes
 
 
 class _Ender:
-    """Carries out settlements in batches: those that arrive during one batch go into the next. For one event loop."""
+    """Carries out settlements in batches: those that arrive during one batch go into the next. For one event loop.
+
+    However its task ends, it leaves no caller waiting.
+    """
 
     def __init__(self, end_batch: Callable[[list[Settlement]], Awaitable[list[Any]]]) -> None:
         self._end_batch = end_batch
-        self._waiting: list[tuple[Settlement, asyncio.Future[Any]]] = []
+        self._waiting: list[_Asked] = []
+        self._under_way: list[_Asked] = []
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def end(self, settlement: Settlement) -> Any:
         """Returns the outcome of a settlement."""
+        if self._is_closed:
+            raise Closed
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((settlement, future))
         if self._task is None or self._task.done():
@@ -153,31 +165,38 @@ class _Ender:
         return await future
 
     async def close(self) -> None:
-        """Breaks off the batch that is under way, and fails what waits for its turn."""
+        """Ends the batch that is under way, with an unknown outcome; what waits for the next one is not done."""
+        self._is_closed = True
         if self._task:
             await cancel_all(self._task)
-        _fail(self._waiting, Closed("the client is closed"))
+        # A task that is cancelled early has never run.
+        self._leave()
 
     async def _end_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:_MAX_ENDINGS], self._waiting[_MAX_ENDINGS:]
-            try:
-                outcomes = await self._end_batch([settlement for settlement, _ in batch])
-            except Exception as error:  # noqa: BLE001 - each caller gets it
-                outcomes = [error] * len(batch)
-            except BaseException:
-                _fail(batch, OutcomeUnknown("the client was closed before the reply"))
-                raise
-            for (_, future), outcome in zip(batch, outcomes, strict=True):
-                if future.done():
-                    continue
-                if isinstance(outcome, Exception):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_MAX_ENDINGS], self._waiting[_MAX_ENDINGS:]
+                self._under_way = batch
+                try:
+                    outcomes = await self._end_batch([settlement for settlement, _ in batch])
+                except Exception as error:  # noqa: BLE001 - each caller gets it
+                    outcomes = [error] * len(batch)
+                _answer(batch, outcomes)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Answers all whom no batch will answer any more."""
+        _answer(self._under_way, [OutcomeUnknown("the client was closed before the reply") for _ in self._under_way])
+        _answer(self._waiting, [Closed() for _ in self._waiting])
+        self._under_way, self._waiting = [], []
 
 
-def _fail(settlements: list[tuple[Settlement, asyncio.Future[Any]]], error: LisaError) -> None:
-    for _, future in settlements:
-        if not future.done():
-            future.set_exception(error)
+def _answer(batch: list[_Asked], outcomes: Sequence[Any]) -> None:
+    for (_, future), outcome in zip(batch, outcomes, strict=True):
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

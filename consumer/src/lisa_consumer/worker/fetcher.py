@@ -12,7 +12,7 @@ from itertools import compress
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all, wait_at_most
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError, UnknownTopic
 from lisa_common.logs import event
 from lisa_consumer.delivery.core import Core, ReadResult
 from lisa_consumer.handling.handler import Route
@@ -108,8 +108,9 @@ class Fetcher:
     def _remove_leaving(self) -> None:
         for topic in [topic for topic in self._leaving if not self._windows[topic].held]:
             self._leaving.remove(topic)
-            self._queue.remove(topic)
-            del self._windows[topic], self._routes[topic]
+            del self._routes[topic]
+            for known in (self._windows, self._queue, self._leases, self._marks, self._core):
+                known.forget(topic)
 
     async def run(self) -> None:
         """Reads until the worker stops. Retries all errors."""
@@ -117,7 +118,7 @@ class Fetcher:
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
-                await self._leases.learn(list(self._windows))
+                await self._leases.learn(self._windows)
                 while not self._stopping.is_set():
                     began = time.monotonic()
                     all_answer = await self._read_once()
@@ -232,11 +233,8 @@ class Fetcher:
         """Reads topics and passes their deliveries on. Sets an unreadable topic aside, so that the others are read."""
         if not any(map(self._core.knows_size, topics)):
             limit = min(limit, _FIRST_LIMIT)
-        flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
-        asked = time.monotonic()
-        self._asked.add(asked)
         try:
-            result = await self._connection.run(flow)
+            result = await self._read_declared(topics, limit, wait)
         except OF_THE_SERVER:
             raise
         except LisaError as error:
@@ -247,8 +245,8 @@ class Fetcher:
             logger.error("topic %s cannot be read, will retry in %g s: %s", topics[0], _ASIDE_S, error, extra=fields)
             self._windows.set_aside(topics[0], time.monotonic() + _ASIDE_S)
             return 0
-        finally:
-            self._asked.discard(asked)
+        if result is None:
+            return 0
         counts = Counter[str]()
         for batch, _ in result.batches:
             counts[batch[0].topic] += len(batch)
@@ -261,6 +259,21 @@ class Fetcher:
         gathers = counts.total() > 1 and max(counts.values()) < limit
         self._fetched = time.monotonic() if gathers else -math.inf
         return counts.total()
+
+    async def _read_declared(self, topics: list[str], limit: int, wait: float | None) -> ReadResult | None:
+        """Reads topics, and sets those aside that were dropped, until they are removed; None if all of them were."""
+        while topics:
+            asked = time.monotonic()
+            self._asked.add(asked)
+            try:
+                flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
+                return await self._connection.run(flow)
+            except UnknownTopic as dropped:
+                self._windows.set_aside(dropped.topic, time.monotonic() + _ASIDE_S)
+                topics = [topic for topic in topics if topic != dropped.topic]
+            finally:
+                self._asked.discard(asked)
+        return None
 
     def _put(self, result: ReadResult) -> None:
         """Passes on what a read has brought, unless it must not begin any more."""

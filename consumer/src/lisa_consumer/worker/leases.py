@@ -99,7 +99,7 @@ class Leases:
     async def _keep_learning(self, topics: Collection[str]) -> None:
         # Separate from renewals, as another server may hold the registry.
         while True:
-            await self._warn_of(self._limit(self.learn(list(topics))))
+            await self._warn_of(self._limit(self.learn(topics)))
             await asyncio.sleep(self.pause_s)
 
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
@@ -126,10 +126,15 @@ class Leases:
             return error
         return None
 
-    async def learn(self, topics: list[str]) -> None:
+    async def learn(self, topics: Collection[str]) -> None:
         """Reads the visibility timeouts of topics: how long their leases last without a renewal."""
-        # Topics may have been added meanwhile, by another call.
-        self._visibility |= await self._connection.run(self._core.visibilities_s(topics))
+        known = await self._connection.run(self._core.visibilities_s(list(topics)))
+        # Topics may have been added meanwhile, by another call, and others removed.
+        self._visibility |= {topic: seconds for topic, seconds in known.items() if topic in topics}
+
+    def forget(self, topic: str) -> None:
+        """Drops what is known of a topic of which nothing is held."""
+        self._visibility.pop(topic, None)
 
     def _renew(self, renewing: asyncio.TaskGroup) -> None:
         """Starts to renew the leases that are due, each shard in its own task, as the server of one may be away."""

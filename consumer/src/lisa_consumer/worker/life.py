@@ -93,7 +93,9 @@ class Life:
 
     async def add(self, routes: Sequence[Route]) -> None:
         """Serves further topics. Raises LisaError if their policies cannot be read."""
-        await self.leases.learn([*self.routes, *(route.topic for route in routes)])
+        topics = [route.topic for route in routes]
+        await self.leases.learn(topics)
+        self._core.add_found(topics)
         for route in routes:
             self.routes[route.topic] = route
             self._core.own_policies[route.topic] = route.retries.policy_fields

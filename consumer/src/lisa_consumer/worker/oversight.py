@@ -18,7 +18,6 @@ from lisa_common.model.needs import Optional
 from lisa_common.model.worker_state import MOST_HANDLERS, MOST_TOPICS, RunningHandler, WorkerState, WorkerStatus
 from lisa_common.protocol import workers
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.marking import MARKING
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.held import HeldDelivery
@@ -44,7 +43,6 @@ class Oversight:
     ) -> None:
         self._connection, self._core, self._life, self._worker = connection, core, life, worker
         self._settings, self._prefix = settings, settings.prefix
-        self._name = core.name.removesuffix(MARKING)
         self._began_ms = 0
         self._status, self._status_since = WorkerStatus.RUNNING, time.monotonic()
         self._told: tuple[object, ...] = ()
@@ -63,7 +61,7 @@ class Oversight:
         finally:
             await cancel_all(asking)
         if self._told:
-            await self._try(self._connection.call(workers.leave(self._prefix, self._core.group, self._name)))
+            await self._try(self._connection.call(workers.leave(self._prefix, self._core.group, self._core.shown_name)))
 
     async def _run(self) -> None:
         turn = time.monotonic()
@@ -88,7 +86,7 @@ class Oversight:
             return
         if not self._began_ms:
             self._began_ms = await self._connection.call(server_time())
-        wish = workers.read_wish(self._prefix, self._core.group, self._name, self._began_ms)
+        wish = workers.read_wish(self._prefix, self._core.group, self._core.shown_name, self._began_ms)
         self._worker.obey(await self._connection.call(wish))
         stall, now = self._life.find_stall(), time.monotonic()
         status = self._find_status(stall)
@@ -114,7 +112,7 @@ class Oversight:
         ahead_ms = now_ms - time.monotonic() * 1000
         return WorkerState(
             group=self._core.group,
-            name=self._name,
+            name=self._core.shown_name,
             has_chosen_name=self._core.has_chosen_name,
             host=socket.gethostname(),
             pid=os.getpid(),

@@ -51,7 +51,7 @@ class Queue:
             self._sizes[route.topic] = route.batch
         self._limit.add(route.topic, route.concurrency, shares=route.batch is None)
 
-    def remove(self, topic: str) -> None:
+    def forget(self, topic: str) -> None:
         """Removes a topic of which nothing is held."""
         self._sizes.pop(topic, None)
         self._limit.remove(topic)

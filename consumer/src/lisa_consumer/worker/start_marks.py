@@ -140,6 +140,13 @@ class StartMarks(Marks):
             del self._starting[held]
         return removed
 
+    def forget(self, topic: str) -> None:
+        """Drops what is known of a topic of which nothing is held."""
+        self._expected.discard(topic)
+        for shard in [shard for shard in self._begun if shard[0] == topic]:
+            del self._begun[shard]
+            self._marked.pop(shard, None)
+
     @property
     def is_awaited(self) -> bool:
         """Whether a delivery runs once it is marked."""

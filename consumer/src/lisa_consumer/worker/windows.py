@@ -147,6 +147,11 @@ class Windows(dict[str, PrefetchWindow]):
         self[route.topic] = PrefetchWindow(route.slots, self._prefetch)
         self.changed.set()
 
+    def forget(self, topic: str) -> None:
+        """Removes a topic of which nothing is held."""
+        del self[topic]
+        self.aside.pop(topic, None)
+
     def release(self, held: Sequence[HeldDelivery]) -> None:
         """Frees the room of deliveries that are held no longer."""
         for topic, count in count_by_topic(held).items():

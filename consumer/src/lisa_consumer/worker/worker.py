@@ -23,7 +23,6 @@ from lisa_common.model.rights import RoleName
 from lisa_common.observing.health import Health
 from lisa_common.observing.manager_watch import ManagerWatch
 from lisa_common.protocol.managers import find_absence
-from lisa_common.protocol.marking import MARKING
 from lisa_common.signals import run_signalled
 from lisa_common.validation import Duration
 from lisa_consumer.delivery.core import Core
@@ -113,7 +112,6 @@ class Worker(DeclaresSchedules, Pausable):
         self.settings = settings_of(settings, url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name, codec=check_codec(codec))
-        self._core.enable_marks()
         self._routing = Routing(codec, middleware)
         self._on_start: list[Hook] = []
         self._on_stop: list[Hook] = []
@@ -142,12 +140,11 @@ class Worker(DeclaresSchedules, Pausable):
         if "prefix" in names:
             name = self.name if self._core.has_chosen_name else None
             self._core = Core(settings.prefix, self._core.group, name, codec=self._core.codec)
-            self._core.enable_marks()
 
     @property
     def name(self) -> str:
-        """The name of this worker; the group knows it with a "~" at its end, as the worker marks what begins."""
-        return self._core.name.removesuffix(MARKING)
+        """The name of this worker. The name of its consumer in the group begins with it."""
+        return self._core.shown_name
 
     @overload
     def on(self, *topics: str, body: type[T], **options: Unpack[HandlerOptions]) -> _Registers[Delivery[T]]: ...
