@@ -42,6 +42,8 @@ if refusal then
 end
 local must_pass = is_guarded(limits, now)
 
+local all_groups = nil
+
 -- The copies of a message that is to be retried by all groups that owe it, none of a message that waits; nil of any other.
 local function replaceable(id)
   if redis.call('ZSCORE', waiting, id) then
@@ -51,7 +53,8 @@ local function replaceable(id)
     return nil
   end
   local owing, copies = redis.call('HGET', owed, id), {}
-  for _, group in ipairs(owing and names_in(owing) or list_groups()) do
+  all_groups = all_groups or list_groups()
+  for _, group in ipairs(owing and names_in(owing) or all_groups) do
     local copy = copy_of(owing and group or group.name, id)
     if redis.call('ZSCORE', retry, copy) then
       copies[#copies + 1] = copy

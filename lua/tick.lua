@@ -37,7 +37,7 @@ if not mark or mark.version ~= version or mark.last ~= before then
 end
 
 -- Whether the last message of the schedule may still be handled. A dead letter is not: it would stop the schedule.
-local function is_unfinished(last)
+local function find_unfinished(last)
   local stored = last ~= '-' and redis.call('HGET', messages, last)
   if not stored then
     return false
@@ -53,6 +53,15 @@ local function is_unfinished(last)
     end
   end
   return #copies == 0
+end
+
+-- The same, found out once for all ticks of this call.
+local unfinished = {}
+local function is_unfinished(last)
+  if unfinished[last] == nil then
+    unfinished[last] = find_unfinished(last)
+  end
+  return unfinished[last]
 end
 
 local function send(id, content, due)

@@ -45,6 +45,9 @@ local function free_places(capacity)
       left, unread = count == MOST_UNREAD and 0 or left - count, math.max(unread, count)
     end
     free = math.min(free, left)
+    if free <= 0 then
+      break
+    end
   end
   return math.max(0, free), unread < MOST_UNREAD
 end
