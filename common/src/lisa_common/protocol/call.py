@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from lisa_common.errors import AccessDenied, Closed, LisaError, OutcomeUnknown, ServerError
+from lisa_common.errors import NOTHING_DONE, AccessDenied, LisaError, OutcomeUnknown, QueueFull
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.scripts import Arg, Script, load
@@ -183,9 +183,9 @@ def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
     )
 
 
-def in_part(error: LisaError) -> OutcomeUnknown:
-    """Returns the error of several calls of which one failed, and others did not."""
-    if isinstance(error, OutcomeUnknown):
+def in_part(error: LisaError) -> LisaError:
+    """Returns the error of one of several calls, of which others were done: it does not say that nothing was."""
+    if not isinstance(error, (QueueFull, *NOTHING_DONE)):
         return error
     told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")
     told.__cause__ = error
@@ -210,7 +210,7 @@ def told_in_part(flow: Flow[T]) -> Flow[T]:
     except StopIteration as stop:
         value: T = stop.value
         return value
-    except (ServerError, Closed) as error:
+    except (QueueFull, *NOTHING_DONE) as error:
         if not has_written:
             raise
         raise in_part(error) from error
