@@ -1,6 +1,6 @@
 -- Shuts a topic's door until a time, unless it is shut for longer.
 -- Needs the keys: door, ready, messages, closed, ticks.
---@include door, home_clock
+--@include door, home_clock, overwrite
 
 -- Whether anything may become ready in this shard. No manager would look after the door of one that is dropped, or closed
 -- and drained of messages and schedules.
@@ -11,8 +11,6 @@ end
 
 local function shut_door(until_ms, now)
   if until_ms > now and until_ms > (read_door().shut or 0) and is_served() then
-    -- Removed first, so that deliveries can be given back while the server has no memory.
-    redis.call('HDEL', door, 'shut')
-    redis.call('HSET', door, 'shut', string.format('%.0f', until_ms))
+    overwrite(door, 'shut', string.format('%.0f', until_ms))
   end
 end

@@ -31,6 +31,7 @@ from typing import Any
 __all__ = [
     "NOTHING_DONE",
     "OF_THE_SERVER",
+    "UNDONE",
     "AccessDenied",
     "CannotCombine",
     "Closed",
@@ -202,6 +203,9 @@ class QueueFull(ServerError):
 
 NOTHING_DONE = (Unreachable, Refused, AccessDenied, Untrusted, Closed)
 """Errors of a try that did nothing, whatever it asked for. They say nothing of an earlier try."""
+
+UNDONE = (*NOTHING_DONE, QueueFull)
+"""Errors that say of a whole call that nothing was done."""
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
 """Errors that every call to the server meets now; other errors concern one call, and so its topic."""

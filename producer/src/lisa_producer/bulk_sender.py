@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lisa_common.errors import NOTHING_DONE, InvalidInput, LisaError, QueueFull
+from lisa_common.errors import UNDONE, InvalidInput, LisaError
 from lisa_producer.client import Producer
 from lisa_producer.message import Message
 from lisa_producer.results import BatchResults, PartialSend, SendOutcome, SendReport, SendResult
@@ -15,9 +15,6 @@ K = TypeVar("K")
 
 _MAX_MESSAGES, _MAX_BYTES = 20_000, 16 * 1024 * 1024
 """Limits of what is held in memory, over all topics. Messages of many shards fill a call to each."""
-
-_UNDONE = (*NOTHING_DONE, QueueFull)
-"""Errors of messages that were certainly not stored."""
 
 
 @dataclass(slots=True)
@@ -99,7 +96,7 @@ class BulkSender(Generic[K]):
                     left.append(pair)
                 elif self.on_result:
                     self.on_result(topic, result)
-                if not isinstance(result.error, (InvalidInput, *_UNDONE)):
+                if not isinstance(result.error, (InvalidInput, *UNDONE)):
                     self.stored.append(pair[0])
         else:
             self.stored += [key for key, _ in batch]

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from lisa_common.errors import NOTHING_DONE, AccessDenied, LisaError, OutcomeUnknown, QueueFull
+from lisa_common.errors import UNDONE, AccessDenied, LisaError, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.scripts import Arg, Script, load
@@ -170,12 +170,12 @@ def error_in(results: Iterable[Any]) -> LisaError | None:
 
 
 def error_of_all(error: LisaError, calls: Sequence[Call[Any]], results: Sequence[Any]) -> LisaError:
-    """Returns the error of one call as that of all: it tells if others have changed something, or may have."""
+    """Returns the error to tell for all calls, of which one failed with this error. Others may have written."""
     return in_part(error) if _has_written(calls, results) else error
 
 
 def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
-    """Whether one of these calls has changed something, or may have."""
+    """Whether a call that writes was carried out, or may have been."""
     return any(
         call.script.writes if call.script else not call.repeatable
         for call, result in zip(calls, results, strict=True)
@@ -184,8 +184,8 @@ def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
 
 
 def in_part(error: LisaError) -> LisaError:
-    """Returns the error of one of several calls, of which others were done: it does not say that nothing was."""
-    if not isinstance(error, (QueueFull, *NOTHING_DONE)):
+    """Returns the error to tell for several calls, of which one failed with this error, and others were done."""
+    if not isinstance(error, UNDONE):
         return error
     told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")
     told.__cause__ = error
@@ -210,7 +210,7 @@ def told_in_part(flow: Flow[T]) -> Flow[T]:
     except StopIteration as stop:
         value: T = stop.value
         return value
-    except (QueueFull, *NOTHING_DONE) as error:
+    except UNDONE as error:
         if not has_written:
             raise
         raise in_part(error) from error

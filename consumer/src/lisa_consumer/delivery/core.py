@@ -220,7 +220,7 @@ class Core:
         return self._records.max_per_request(topic) is not None
 
     def _ends_with_drop(self, topic: str) -> bool:
-        """Whether a dropped topic is read no more. The group joins other topics again, and waits for their messages."""
+        """Whether a drop ends the reads of a topic. Other topics are joined again, and wait for messages."""
         return topic in self._found
 
     def add_found(self, topics: Sequence[str]) -> None:
@@ -229,7 +229,7 @@ class Core:
         self._unsure.update(topics)
 
     def forget(self, topic: str) -> None:
-        """Drops what is known of a topic of which nothing is held or read any more."""
+        """Forgets a topic. Call it once the topic is not read, and none of its deliveries is held."""
         self._found.discard(topic)
         self._unsure.discard(topic)
         self.own_policies.pop(topic, None)

@@ -164,7 +164,7 @@ class LendingFlows(Core):
     def _recall_each(
         self, places: Sequence[tuple[str, str, str]]
     ) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
-        """What is lent, by group, topic and id."""
+        """Returns the lent delivery of each group, topic and id, or None."""
         layouts = yield from self.topics.resolve_sent({topic for _, topic, _ in places})
         homes = [layouts[topic].homes(id) for _, topic, id in places]
         calls = [

@@ -186,7 +186,7 @@ class _Ender:
             self._leave()
 
     def _leave(self) -> None:
-        """Answers all whom no batch will answer any more."""
+        """Ends the settlements that wait, as no batch will carry them out."""
         _answer(self._under_way, [OutcomeUnknown("the client was closed before the reply") for _ in self._under_way])
         _answer(self._waiting, [Closed() for _ in self._waiting])
         self._under_way, self._waiting = [], []

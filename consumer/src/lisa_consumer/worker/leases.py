@@ -133,7 +133,7 @@ class Leases:
         self._visibility |= {topic: seconds for topic, seconds in known.items() if topic in topics}
 
     def forget(self, topic: str) -> None:
-        """Drops what is known of a topic of which nothing is held."""
+        """Forgets a topic. Call it once none of its deliveries is held."""
         self._visibility.pop(topic, None)
 
     def _renew(self, renewing: asyncio.TaskGroup) -> None:

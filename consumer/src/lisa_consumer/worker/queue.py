@@ -52,7 +52,7 @@ class Queue:
         self._limit.add(route.topic, route.concurrency, shares=route.batch is None)
 
     def forget(self, topic: str) -> None:
-        """Removes a topic of which nothing is held."""
+        """Forgets a topic. Call it once none of its deliveries is held."""
         self._sizes.pop(topic, None)
         self._limit.remove(topic)
 

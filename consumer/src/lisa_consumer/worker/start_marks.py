@@ -141,7 +141,7 @@ class StartMarks(Marks):
         return removed
 
     def forget(self, topic: str) -> None:
-        """Drops what is known of a topic of which nothing is held."""
+        """Forgets a topic. Call it once none of its deliveries is held."""
         self._expected.discard(topic)
         for shard in [shard for shard in self._begun if shard[0] == topic]:
             del self._begun[shard]

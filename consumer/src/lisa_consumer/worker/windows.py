@@ -148,7 +148,7 @@ class Windows(dict[str, PrefetchWindow]):
         self.changed.set()
 
     def forget(self, topic: str) -> None:
-        """Removes a topic of which nothing is held."""
+        """Forgets a topic. Call it once none of its deliveries is held."""
         del self[topic]
         self.aside.pop(topic, None)
 

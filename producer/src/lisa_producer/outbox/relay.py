@@ -31,7 +31,7 @@ from sqlalchemy.exc import IntegrityError
 
 from lisa_common.backoff import Backoff
 from lisa_common.client.closing import Closing
-from lisa_common.errors import NOTHING_DONE, InvalidInput, LisaError, QueueFull
+from lisa_common.errors import UNDONE, InvalidInput, LisaError, QueueFull
 from lisa_common.logs import event
 from lisa_common.validation import check_int, duration_ms
 from lisa_producer.client import Producer
@@ -330,7 +330,7 @@ class Relay(Closing):
                     claim.end(row, str(result.error or ""))
                     continue
                 failures.append(result.error)
-                if not isinstance(result.error, (QueueFull, *NOTHING_DONE)):
+                if not isinstance(result.error, UNDONE):
                     claim.tried.setdefault(row.message_id, message.since)
 
         try:

@@ -19,7 +19,7 @@ from lisa_manager.resharding import closed_shards, complete_reshard
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
 
-__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_open", "check_topics"]
+__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_topics"]
 
 _AT_ONCE = 50
 _LAST = "18446744073709551615-18446744073709551615"
@@ -85,7 +85,7 @@ def check_topics(
     for layout in layouts:
         findings += yield from check_groups(layout, mend=mend)
         findings += yield from check_limits(layout, mend=mend)
-        findings += yield from check_open(layout, mend=mend)
+        findings += yield from _check_open(layout, mend=mend)
     for done, keys in enumerate(shards, 1):
         report = yield from check(keys, mend=mend)
         findings += report.findings
@@ -192,7 +192,7 @@ def check_limits(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     return [Finding(keys.tag, Problem(Kind.LIMITS, "", NO_GROUP, detail, _SET), mend) for keys in suspects]
 
 
-def check_open(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
+def _check_open(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     """Finds current shards that are closed to new messages, and completes the reshard if told to.
 
     A reshard closes shards once the registry names others. So these shards are current after they were seen closed.
