@@ -96,11 +96,19 @@ class Player:
     @property
     def killed_itself(self) -> bool:
         """Whether a handler has ended it, as its message demanded."""
-        return self.role == "worker" and self.process.code in (-signal.SIGKILL, POISON_CODE)
+        codes = (-signal.SIGKILL, POISON_CODE)
+        if self.role == "worker" and self.process.code == 1 and "killing worker process" not in self.process.log:
+            # It supervises several processes, one of which was ended so while it drained.
+            return any(f"ended its drain with {code}\n" in self.process.log for code in codes)
+        return self.role == "worker" and self.process.code in codes
 
     def ended_well(self) -> bool:
         """Whether it stopped as expected. Handlers kill their processes also while these drain."""
         return self.process.code == 0 or self.killed_itself or (self.process.code == -signal.SIGTERM and not self.ready)
+
+    def ending(self) -> str:
+        """How it ended, and the end of its log."""
+        return f"{self.name} ended with {self.process.code}: {self.process.log[-2_000:]}"
 
 
 class Arena:

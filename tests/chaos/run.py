@@ -175,8 +175,7 @@ def _stop(arena: Arena, *roles: str) -> None:
             player.process.send(signal.SIGABRT)
             wait_until(partial(_has_ended, player), _STOP_S, what=f"the end of {player.name}")
         if not player.ended_well():
-            text = f"{player.name} ended with {player.process.code}: {player.process.log[-2_000:]}"
-            arena.recorder.write(Problem(now(), 14, text))
+            arena.recorder.write(Problem(now(), 14, player.ending()))
 
 
 def _drain(arena: Arena, nemesis: Nemesis) -> None:

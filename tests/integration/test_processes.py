@@ -305,6 +305,22 @@ def test_a_handler_that_does_not_end_is_left_behind(
     assert (found.state, found.attempts) == ("ready", 0)
 
 
+def test_a_process_that_dies_while_it_drains_is_logged(programs: Programs, producer: Producer) -> None:
+    """The exit code of all says only that one did not end well."""
+    programs.hold.touch()
+    worker = programs.worker("--processes", "2", target="support.programs.thread_worker:worker")
+    producer.send("orders", b"x")
+    worker.wait_for("begun")
+    worker.send(signal.SIGTERM)
+    worker.wait_for("waiting for handlers: 1,")
+    for pid in worker.children:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not worker.runs)
+    assert worker.code == 1
+    assert "ended its drain with -9" in worker.log
+
+
 def test_processes_have_the_time_to_drain_that_their_worker_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

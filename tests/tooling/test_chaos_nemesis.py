@@ -66,6 +66,16 @@ def test_a_worker_that_a_handler_has_ended_is_none(arena: Arena, code: int) -> N
     assert event.topic == "pills"
 
 
+@pytest.mark.parametrize(("log", "is_told"), [("", True), ("killing worker process 7\n", False)])
+def test_a_handler_may_end_one_of_several_processes(*, arena: Arena, log: str, is_told: bool) -> None:
+    """Amid the drain of all; but one that the supervisor had to kill did not drain."""
+    text = f"{log}worker process 7 ended its drain with {-signal.SIGKILL}"
+    command = [sys.executable, "-c", f"print({text!r}); raise SystemExit(1)"]
+    process = Process(command, {}, arena.directory / "worker.log")
+    wait_until(lambda: not process.runs)
+    assert Player("worker", "worker", command, {}, process).ended_well() is is_told
+
+
 def test_a_manager_that_was_told_to_end_is_no_problem(arena: Arena) -> None:
     """By the fault that stops it."""
     _ending(arena, "manager", 0).doomed = True

@@ -37,7 +37,7 @@ def _stop(arena: Arena, player: Player) -> Steps:
         waited += 0.2
         yield 0.2
     if not player.ended_well():
-        arena.recorder.write(Problem(now(), 14, f"{player.name} ended with {process.code} after SIGTERM"))
+        arena.recorder.write(Problem(now(), 14, f"after SIGTERM, {player.ending()}"))
         process.kill()
     arena.restart(player)
 

@@ -108,7 +108,11 @@ async def _keep_running(
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            return int(await drain(process, interrupted, drain_s) != 0)
+            code = await drain(process, interrupted, drain_s)
+            if code:
+                fields = event("process_exited", child=process.pid, code=code)
+                logger.warning("worker process %d ended its drain with %d", process.pid, code, extra=fields)
+            return int(code != 0)
         code, has_started = ended.result(), siblings.has_started(number)
         siblings.forget(number)
         if code == _BAD_INPUT and not has_started:
