@@ -185,7 +185,8 @@ class Arena:
             gateway = [str(programs / "lisa-gateway"), "run", "--listen", address, "--log-level", "info"]
             yield self._player(f"gateway-{proxied or 'direct'}", "gateway", gateway, proxied)
         worker = [str(programs / "lisa-consumer"), "run", "chaos.programs.worker:worker", "--block-s", "0.2"]
-        worker += ["--drain-s", "6", "--concurrency", "40", "--prefetch", "40", "--no-check"]
+        # What begins in the first quarter of a drain may run for `_LONG_S` in a thread.
+        worker += ["--drain-s", "7", "--concurrency", "40", "--prefetch", "40", "--no-check"]
         several = ["--processes", "2"]
         for number, proxied in ((1, ""), (2, "manager")):
             yield self._player(f"manager-{number}", "manager", manager, proxied)
