@@ -133,4 +133,4 @@ async def test_a_manager_logs_that_closed_shards_name_no_possible_layout(
     admin.create_topic("orders")
     client.set(ShardKeys(prefix, "orders").of("closed"), "2,4")
     async with managed(redis_url, prefix):
-        await wait_until_async(lambda: "shards of orders failed: closed of orders must be a layout after" in caplog.text)
+        await wait_until_async(lambda: "shards of orders failed: closed of orders must be a layout" in caplog.text)
