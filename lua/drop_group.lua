@@ -1,6 +1,6 @@
 -- Takes one step in dropping a group.
--- A step ends the group's copies of messages by a page of entries: first the entries that are pending, then those that
--- are undelivered. A step that leaves neither may destroy the group. Copies end in the same step that moves the group
+-- A step ends the group's copies of messages by a page of entries that are pending, and, once that has all of these, by one
+-- of undelivered entries. A step that leaves neither may destroy the group. Copies end in the same step that moves the group
 -- on in the stream. So trim never removes an entry whose message must still end, and anyone may resume an interrupted
 -- drop.
 --
@@ -81,9 +81,11 @@ local function owes_by(entry, fields, record)
   return fields['g'] or redis.call('HEXISTS', owed, id) == 1 or not is_of_others(entry, id)
 end
 
--- The messages that the group owes by these entries, each once, and the entries that were read.
+local left, bytes = limit, 0
+
+-- The messages that the group owes by these entries, each once; the entries that were read; and whether no more are left.
 local function read_debts(entries)
-  local ids, seen, entry_ids, bytes = {}, {}, {}, 0
+  local ids, seen, entry_ids = {}, {}, {}
   for _, entry in ipairs(entries) do
     local fields = fields_of(entry[2] or {})
     local id = fields['id']
@@ -97,30 +99,32 @@ local function read_debts(entries)
       break
     end
   end
-  return ids, entry_ids
+  local is_all = #entries < left and bytes <= BYTES
+  left = left - #entry_ids
+  return ids, entry_ids, is_all
 end
 
+-- Returns the ids, and whether no entries are left, as does the next function.
 local function take_pending()
   local entries = {}
-  for i, row in ipairs(redis.call('XPENDING', ready, dropped.name, '-', '+', limit)) do
+  for i, row in ipairs(redis.call('XPENDING', ready, dropped.name, '-', '+', left)) do
     -- A deleted entry has no fields.
     entries[i] = redis.call('XRANGE', ready, row[1], row[1])[1] or { row[1] }
   end
-  local ids, entry_ids = read_debts(entries)
-  redis.call('XACK', ready, dropped.name, unpack(entry_ids))
-  return ids
+  local ids, entry_ids, is_all = read_debts(entries)
+  if #entry_ids > 0 then
+    redis.call('XACK', ready, dropped.name, unpack(entry_ids))
+  end
+  return ids, is_all
 end
 
--- Returns the ids, and whether no entries are left.
 local function take_undelivered()
-  local page = redis.call('XRANGE', ready, '(' .. dropped.last, '+', 'COUNT', limit)
-  if #page == 0 then
-    return {}, true
+  local ids, entry_ids, is_all = read_debts(redis.call('XRANGE', ready, '(' .. dropped.last, '+', 'COUNT', left))
+  if #entry_ids > 0 then
+    dropped.last = entry_ids[#entry_ids]
+    redis.call('XGROUP', 'SETID', ready, dropped.name, dropped.last)
   end
-  local ids, entry_ids = read_debts(page)
-  dropped.last = entry_ids[#entry_ids]
-  redis.call('XGROUP', 'SETID', ready, dropped.name, dropped.last)
-  return ids, #page < limit and #entry_ids == #page
+  return ids, is_all
 end
 
 -- Trims the stream for the last group. Nobody trims once it is gone, and the next group would treat the rest as ready.
@@ -134,19 +138,22 @@ end
 if limit == 0 and (dropped.pending > 0 or has_undelivered()) then
   return { 'owes', 0 }
 end
-local ids, is_settled = {}, true
-if dropped.pending > 0 then
-  ids, is_settled = take_pending(), false
-elseif limit > 0 then
-  ids, is_settled = take_undelivered()
+local ended, is_settled = 0, true
+-- Both in one step: beside consumers that go on reading, some shard would have pending entries at any time.
+for _, take in ipairs(limit > 0 and { take_pending, take_undelivered } or {}) do
+  if is_settled then
+    local ids = nil
+    ids, is_settled = take()
+    end_copies(dropped.name, ids)
+    ended = ended + #ids
+  end
 end
-end_copies(dropped.name, ids)
 wake_unparked(channel, topic)
 trim_for_last()
 if not is_settled then
-  return { 'more', #ids }
+  return { 'more', ended }
 elseif not destroy then
-  return { 'settled', #ids }
+  return { 'settled', ended }
 end
 redis.call('XGROUP', 'DESTROY', ready, dropped.name)
-return { 'done', #ids }
+return { 'done', ended }

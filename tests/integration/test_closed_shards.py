@@ -124,3 +124,13 @@ def test_what_says_no_possible_layout_is_reported(
     assert [finding.problem.kind for finding in report.findings] == ["closed"]
     assert not report.is_clean
     assert _policy(client, prefix) == before
+
+
+async def test_a_manager_logs_that_closed_shards_name_no_possible_layout(
+    admin: Admin, client: redis.Redis, prefix: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody but an operator can reshard the topic then."""
+    admin.create_topic("orders")
+    client.set(ShardKeys(prefix, "orders").of("closed"), "2,4")
+    async with managed(redis_url, prefix):
+        await wait_until_async(lambda: "shards of orders failed: closed of orders must be a layout" in caplog.text)

@@ -137,6 +137,42 @@ def test_a_repair_meanwhile_does_not_bring_the_group_back(
         assert [queue.contents().groups.keys() for queue in queues] == [{"other"}] * 2
 
 
+def test_consumers_that_read_on_do_not_hold_up_a_drop(
+    connection: Connection, declare: Callable[..., Policy], prefix: str
+) -> None:
+    """At any time, one of the shards has a message that one of them has just read."""
+    layout = Layout(prefix, "orders", declare(shards=3))
+    queues = [_queue(connection, keys, 0) for keys in layout.served]
+    for queue in queues:
+        queue.join("doomed", "other")
+    drop = Stepped(connection, drop_group(layout, "doomed", force=True))
+    sent = 0
+    while sent < 30 and "doomed" in queues[0].contents().groups:
+        queues[sent % 3].send(f"{sent}")
+        queues[sent % 3].read("doomed")
+        drop.step()
+        sent += 1
+    assert sent < 30
+    assert drop.finish() == sent
+    assert [queue.contents().groups.keys() for queue in queues] == [{"other"}] * 3
+
+
+def test_a_message_that_comes_at_last_keeps_the_group_in_all_shards(
+    connection: Connection, declare: Callable[..., Policy], prefix: str
+) -> None:
+    """Without force, the drop is refused; and the group misses nothing that comes to the other shards then."""
+    layout = Layout(prefix, "orders", declare(shards=3))
+    queues = [_queue(connection, keys, 0) for keys in layout.served]
+    for queue in queues:
+        queue.join("doomed", "other")
+    drop = Stepped(connection, drop_group(layout, "doomed", force=False))
+    drop.step()
+    queues[1].send("owed")
+    assert drop.finish() is None
+    queues[0].send("next")
+    assert [[delivery.id for delivery in queue.read("doomed")] for queue in queues] == [["next"], ["owed"], []]
+
+
 def _round_trips(stepped: Stepped) -> int:
     return next(number for number in count(1) if not stepped.step())
 

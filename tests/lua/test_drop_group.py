@@ -57,6 +57,19 @@ def test_a_group_stays_until_it_is_to_be_destroyed(queue: Queue) -> None:
     assert (contents.groups, contents.stream, contents.left) == ({}, {}, [])
 
 
+def test_what_is_pending_and_what_is_undelivered_end_in_one_step(queue: Queue) -> None:
+    """As far as the limit goes: beside consumers that read, something is always pending."""
+    queue.join("g")
+    queue.send_all([outgoing(id) for id in "abcde"])
+    queue.read("g", limit=2)
+    assert go(queue, limit=4, destroy=False) == ("more", 4)
+    queue.send("f")
+    queue.read("g", limit=1)
+    assert go(queue, limit=4) == ("done", 2)
+    contents = queue.contents()
+    assert (contents.groups, contents.stream, contents.left) == ({}, {}, [])
+
+
 def test_another_groups_retry_is_no_debt(queue: Queue) -> None:
     """It is before this group in the stream, and not for it."""
     queue.join("g", "h")

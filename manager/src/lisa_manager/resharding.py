@@ -59,11 +59,14 @@ def complete_reshard(layout: Layout) -> Flow[bool]:
     """Reshards a topic whose current shards are closed, to the layout for which they were. Returns whether it did.
 
     A server has lost that reshard, or a program that was suspended has closed them after the topic was dropped and made
-    again. To open them would be unsafe: some messages may be in later shards already.
+    again. To open them would be unsafe: some messages may be in later shards already. Raises InvalidInput where they
+    name no layout to which reshards of the present one lead.
     """
     stored: list[bytes | None] = yield [command("GET", keys.of("closed")) for keys in layout.shards]
     later = max(map(_counts, filter(None, stored)), key=len, default=())
     before, after = yield from _change(layout.prefix, layout.topic, lambda before: _led_to(before.policy, later))
+    if before == after and before.shards == layout.shards and {*stored} != {None}:
+        raise InvalidInput(f"closed of {layout.topic}", later, f"a layout after {before.counts}")
     return before != after
 
 

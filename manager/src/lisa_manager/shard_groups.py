@@ -13,7 +13,7 @@ from typing import Any
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
-from lisa_common.protocol import managing
+from lisa_common.protocol import consuming, managing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
@@ -94,6 +94,9 @@ def drop_in_shards(shards: Sequence[ShardKeys], group: str, *, force: bool) -> F
         outcomes = {outcome for outcome, _ in steps}
         ended += sum(count for _, count in steps)
         if "owes" in outcomes:
+            if gone := [keys for keys, (outcome, _) in zip(left, steps, strict=True) if outcome == "done"]:
+                # A message came to another shard since the last look. What comes to these must not miss the group.
+                yield [consuming.join(keys, group) for keys in gone]
             return None
         left = [keys for keys, (outcome, _) in zip(left, steps, strict=True) if outcome in {"more", "settled"}]
         destroy = destroy or "more" not in outcomes
