@@ -58,11 +58,18 @@ async def test_messages_of_a_client_that_is_gone_come_again(redis_url: str, pref
             await _fail(_handover(gateway, _Client()), wait_s)
         async with _handover(gateway, _Client()) as handover:
             assert [each.attempt for each in await handover.read(wait_s)] == [1]
+        claiming = asyncio.create_task(handover.claim())
+        asyncio.get_running_loop().call_soon(claiming.cancel)
+        await asyncio.wait((claiming,))
+        assert claiming.cancelled()
+        async with _handover(gateway, _Client()) as handover:
+            assert [each.attempt for each in await handover.read(wait_s)] == [1]
         assert await handover.claim()
         poller = Poller("orders", 10, 60.0, by_id=False)
         async with Handover(gateway.desk(_GROUP).polls, poller, _fail_to_watch) as handover:
             assert not await handover.read(0)
         assert await handover.claim(), "a watch that failed does not say that the client is gone"
+        assert not gateway.desk(_GROUP).polls.is_busy
         found = await gateway.producer.find("orders", "order-7")
         assert found
         assert found.state == "delivered"

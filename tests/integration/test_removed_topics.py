@@ -109,3 +109,22 @@ async def test_a_dropped_topic_leaves_nothing(
         declare(names[0])
         await sender.send(names[0], b"x")
         await wait_until_async(lambda: handled.count(names[0]) == 2)
+
+
+async def test_a_topic_that_is_declared_again_is_served_soon(
+    *, redis_url: str, prefix: str, sender: AsyncProducer, admin: AsyncAdmin, declare: Callable[..., Policy]
+) -> None:
+    """Also if the worker has met the registry without it, and has not forgotten it."""
+    worker, handled = new_worker(redis_url, prefix), list[str]()
+    worker.on("job-*")(lambda delivery: handled.append(delivery.id))
+    async with managed(redis_url, prefix), working(worker):
+        declare("job-1")
+        await sender.send("job-1", b"x", id="former")
+        await wait_until_async(lambda: handled == ["former"])
+        await admin.drop_topic("job-1", force=True)
+        life = worker._life
+        assert life is not None
+        await wait_until_async(lambda: life._windows.is_aside("job-1") or "job-1" not in life.routes)
+        await admin.create_topic("job-1")
+        await sender.send("job-1", b"x", id="new")
+        await wait_until_async(lambda: handled == ["former", "new"], 5)

@@ -161,9 +161,10 @@ async def test_functions_that_hang_leave_a_thread_to_each_slot(
 ) -> None:
     """Also where slots are more than `concurrency`: those of batches, and one for each topic of a pattern."""
     worker, gate = new_worker(redis_url, prefix, concurrency=1), threading.Event()
-    begun, handled = Handled(), Handled()
+    begun, handled, names = Handled(), Handled(), set[str]()
 
     def handle(delivery: Delivery) -> None:
+        names.add(threading.current_thread().name)
         (handled if delivery.topic == "orders.quick" else begun).append(delivery)
         if delivery.topic != "orders.quick":
             gate.wait()
@@ -181,6 +182,7 @@ async def test_functions_that_hang_leave_a_thread_to_each_slot(
             await wait_until_async(lambda: len(begun) == 2)
             await sender.send("orders.quick", b"x")
             await wait_until_async(lambda: handled)
+            assert len(names) == len(topics), "logs tell them apart"
         finally:
             gate.set()
 

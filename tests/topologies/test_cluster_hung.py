@@ -18,7 +18,9 @@ from lisa_common.model.message import Outgoing
 from lisa_common.model.record import pack_content
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
-from lisa_consumer import Delivery
+from lisa_consumer import AsyncConsumer, AsyncSettler, ConsumerSettings, Delivery
+from lisa_consumer.delivery.async_settler import Held
+from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread
 from support.commands import Commands
@@ -181,6 +183,32 @@ async def test_calls_to_a_node_that_hangs(own_cluster: Callable[..., Cluster], c
             await opened.call(consuming.read([*here, there], "g", "c", limit=9, block_ms=100))
     node.thaw()
     assert await opened.call(joins[-1], patience_s=20) is False
+
+
+async def test_a_refusal_does_not_hide_a_lost_reply(own_cluster: Callable[..., Cluster]) -> None:
+    """A settler ends deliveries on two nodes: one refuses, and the other, which hangs, may have done its part."""
+    cluster = own_cluster(cluster_require_full_coverage="no")
+    topics = [keys.topic for keys in spread(cluster, PREFIX)[:2]]
+    refusing, hung = [cluster.master_of(ShardKeys(PREFIX, topic).of("ready")) for topic in topics]
+    async with (
+        AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer,
+        AsyncConsumer(topics, "billing", settings=ConsumerSettings(redis_url=cluster.url)) as consumer,
+        AsyncSettler(settings=ConsumerSettings(redis_url=cluster.url, timeout_s=1, patience_s=0)) as settler,
+    ):
+        for topic in topics:
+            await producer.send(topic, b"x")
+        read = dict[str, Delivery]()
+        while len(read) < len(topics):
+            read |= {delivery.topic: delivery for delivery in await consumer.read(wait=9)}
+        # Of two consumers, as of two clients of a gateway.
+        held = [Held(read[topic], f"client-{number}") for number, topic in enumerate(topics)]
+        await settler.extend(held)
+        with refusing.client() as client:
+            client.acl_setuser("default", enabled=True, reset_keys=True, keys=["other"])
+        hung.freeze()
+        with pytest.raises(OutcomeUnknown):
+            await settler.ack(held)
+        hung.thaw()
 
 
 async def test_a_read_that_waits_as_a_node_hangs(

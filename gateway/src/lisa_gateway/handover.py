@@ -42,11 +42,14 @@ class Handover:
 
     async def claim(self) -> bool:
         """Whether to send the answer: if the client is gone, its messages are released, and no attempt is spent."""
-        if self._deliveries:
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-        is_gone = self._gone.is_set()
-        await self._end(releases=is_gone)
+        is_gone = True
+        try:
+            if self._deliveries:
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            is_gone = self._gone.is_set()
+        finally:
+            await self._end(releases=is_gone)
         return not is_gone
 
     async def wait_gone(self, seconds: float) -> None:

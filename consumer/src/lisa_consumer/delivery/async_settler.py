@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError
+from lisa_common.errors import UNDONE, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow, error_in, in_part
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
@@ -77,7 +77,8 @@ class AsyncSettler:
         results = await self._connection.run(run_each(flows), patience_s=self._settings.patience_s)
         done = [result for result in results if not isinstance(result, LisaError)]
         if error := error_in(results):
-            raise in_part(error) if done else error
+            # The others may have been carried out as well, if their replies were lost.
+            raise error if all(isinstance(result, UNDONE) for result in results) else in_part(error)
         return list(zip(places.values(), done, strict=True))
 
     def _core(self, group: str, consumer: str) -> Core:

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 _ASIDE_S = 10.0
 """How long a topic is set aside after it could not be read."""
 
+_DROPPED_S = 1.0
+"""The same for a topic that the registry lacks: it may be declared again before this worker has forgotten it."""
+
 _NARROW_RATIO, _AMPLE = 4, 128
 """A topic is read by itself if another has four times its capacity, unless its own is a quarter of this or more."""
 
@@ -269,7 +272,7 @@ class Fetcher:
                 flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
                 return await self._connection.run(flow)
             except UnknownTopic as dropped:
-                self._windows.set_aside(dropped.topic, time.monotonic() + _ASIDE_S)
+                self._windows.set_aside(dropped.topic, time.monotonic() + _DROPPED_S)
                 topics = [topic for topic in topics if topic != dropped.topic]
             finally:
                 self._asked.discard(asked)

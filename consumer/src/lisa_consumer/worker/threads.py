@@ -27,7 +27,7 @@ class HandlerThreads(Executor):
         """Starts a call. Raises RuntimeError after `shutdown`, and if the system has no more threads."""
         if self._is_shut_down:
             raise RuntimeError("the worker of this handler has ended")
-        thread = self._idle.pop() if self._idle else ThreadPoolExecutor(1, thread_name_prefix=HANDLER)
+        thread = self._idle.pop() if self._idle else ThreadPoolExecutor(1, f"{HANDLER}-{len(self._threads)}")
         called = thread.submit(fn, *args, **kwargs)
         self._threads.add(thread)
         called.add_done_callback(lambda _: self._idle.append(thread))

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -123,8 +124,9 @@ class SendCalls:
         return _New(id or secrets.token_hex(16), bool(id), body, delay_ms, ttl_ms, retries)
 
     async def _send(self, topic: str, new: _New) -> Message:
+        began = time.monotonic()
         result = await self._store(topic, new)
-        return await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
+        return await self._again(topic, new, began) if result.duplicate else self._sent(topic, new, result.due_ms)
 
     async def _store(self, topic: str, new: _New) -> SendResult:
         return await self._gateway.producer.send(
@@ -136,10 +138,10 @@ class SendCalls:
             max_retries=new.max_retries,
         )
 
-    async def _again(self, topic: str, new: _New) -> Message:
+    async def _again(self, topic: str, new: _New, began: float) -> Message:
         """The message whose id is known; sends the new one instead if that has ended."""
         for _try in range(_TRIES):
-            first = await self._first(topic, new)
+            first = await self._first(topic, new, began)
             if first is not None:
                 self._monitor.count(topic, Event.SEND)
                 return first
@@ -156,7 +158,7 @@ class SendCalls:
         status = Status.WAITING if new.delay_ms else Status.READY
         return message(topic, new.id, record, DEFAULT_POLICY, retry=0, status=status)
 
-    async def _first(self, topic: str, new: _New) -> Message | None:
+    async def _first(self, topic: str, new: _New, began: float) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""
         id = new.id
         known = await find_known(self._gateway, topic, id, alive=True)
@@ -171,9 +173,10 @@ class SendCalls:
             return None
         if known.status not in END_STATES:
             return known.message
-        if not (self._settings.resend_ended and new.is_named):
-            noted = await self._gateway.lender.note(topic, id) if known.state is State.FINISHED else None
-            return from_note(noted) or known.message
+        noted = await self._gateway.lender.note(topic, id) if known.state is State.FINISHED else None
+        ended = from_note(noted) or known.message
+        if not (self._settings.resend_ended and new.is_named) or await self._is_own(ended, new, began):
+            return ended
         if known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
         elif known.state is State.FINISHED:
@@ -182,6 +185,12 @@ class SendCalls:
             # Expired, and not yet swept.
             await self._gateway.producer.cancel(topic, id)
         return None
+
+    async def _is_own(self, ended: Message, new: _New, began: float) -> bool:
+        """Whether an ended message was sent since a call began: by its first try, whose reply was lost."""
+        began_ms = await self._gateway.now_ms() - (time.monotonic() - began) * 1000
+        sent_ms = ended.get("produceTime")
+        return ended.get("msg") == new.body.decode() and isinstance(sent_ms, int) and sent_ms >= began_ms
 
 
 def _items(text: str) -> list[Any]:
