@@ -48,8 +48,8 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, the tests of the programs behind sentinels, all functional ones on a Cluster; needs redis-server
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' $(PYTEST)
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) $(PROGRAMS) -m 'server and not slow and not long' $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies $(PROGRAMS) \
+		-m 'topologies or server and not slow and not long' $(PYTEST)
 	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"

@@ -22,7 +22,7 @@ def _lines(_: Any, value: Any) -> bytes:
 DESCRIBED = schemathesis.openapi.from_dict(openapi())
 
 _QUICK = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-_LONG = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+_LONG = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 _EXCLUDED = [
     # Values that fit a schema may still be refused: an `at` before 1970, a delay beside an `at`.
