@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "5"))
 """How long each story is told; `LISA_LIMITS_SECONDS=600` for ten minutes."""
 
+
 @pytest.fixture
 def admin(redis_url: str, prefix: str) -> Iterator[Admin]:
     """An operator."""

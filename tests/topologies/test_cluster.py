@@ -207,7 +207,7 @@ async def test_a_read_of_several_nodes(shared_cluster: Cluster, connect: Connect
     assert shared_cluster.count_calls("client|unblock") > unblocked
     began = time.monotonic()
     assert await opened.call(read(topics, block_ms=100)) == []
-    assert 0.1 <= time.monotonic() - began
+    assert time.monotonic() - began >= 0.1
     pending = await opened.execute([command("XPENDING", keys.of("ready"), "g", "-", "+", 10) for keys in topics])
     assert [len(entries) for entries in pending] == [2] * len(topics)
 

@@ -86,9 +86,7 @@ def senders(url: str) -> list[_Sender]:
 
 async def test_a_master_is_killed_under_load(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """What a replica has confirmed is handled; what is handled twice was on that master. No program is restarted."""
-    cluster = own_cluster(
-        replicas=1, appendonly="yes", cluster_node_timeout="5000", cluster_require_full_coverage="no"
-    )
+    cluster = own_cluster(replicas=1, appendonly="yes", cluster_node_timeout="5000", cluster_require_full_coverage="no")
     commands = Commands(cluster.url, LAYOUT.prefix)
     options = ("--shards", LAYOUT.policy.shards, "--visibility", "10s")
     assert commands.manager("topic", "create", LAYOUT.topic, *options).code == 0

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 _PREFIX = "sched"
 _HANG_S = 15.0
 _LATE_MS = 8_000
-"""How late ticks of other nodes may be on a busy machine. One that waited for the hung node would be as late as its timeout of 10 s."""
+"""How late ticks of other nodes may be on a busy machine. A hung node that was waited for: 10 s, the timeout."""
 
 
 @pytest.mark.timeout(400)

@@ -86,10 +86,12 @@ async def test_a_fail_over_under_load(group: SentinelGroup, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 async def test_a_master_that_hangs_holds_up_one_call_only(group: SentinelGroup, kind: str) -> None:
     """Once a call has waited in vain, none is made over the connections that lead where it was made."""
+    width, timeout_s = 4, 15
     opened: Any = (
-        InThread(Connection(group.url, timeout_s=15)) if kind == "blocking" else AsyncConnection(group.url, timeout_s=15)
+        InThread(Connection(group.url, timeout_s=timeout_s))
+        if kind == "blocking"
+        else AsyncConnection(group.url, timeout_s=timeout_s)
     )
-    width = 4
     try:
         await asyncio.gather(*(opened.call(command("BLPOP", "nothing", "0.3")) for _ in range(width)))
         master = group.master
@@ -97,7 +99,7 @@ async def test_a_master_that_hangs_holds_up_one_call_only(group: SentinelGroup, 
         await asyncio.to_thread(group.wait_for_another_master, master)
         assert await opened.call(command("SET", "key", "1"), patience_s=60) == b"OK"
         # One that was made over such a connection would wait for the whole timeout.
-        async with asyncio.timeout(12):
+        async with asyncio.timeout(timeout_s - 3):
             told = await asyncio.gather(*(opened.call(command("BLPOP", "nothing", "0.3")) for _ in range(width)))
         assert told == [None] * width
     finally:
