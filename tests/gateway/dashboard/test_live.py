@@ -184,7 +184,7 @@ def test_ten_thousand_topics(own_server: Callable[..., Server], tmp_path: Path) 
         with redis.Redis.from_url(server.url) as client:
             client.hset(f"{gateways.prefix}:topics", mapping={f"topic-{n:05}": "{}" for n in range(10_000)})
         with Producer(settings=ProducerSettings(redis_url=server.url, prefix=gateways.prefix)) as producer:
-            producer.send_many("topic-07777", [Message(body="x", delay=60)])
+            producer.send_many("topic-07777", [Message(body="x", delay=3_600)])
         process, url = gateways.gateway("--dashboard")
         with httpx.Client(base_url=f"{url}/dashboard/", timeout=30) as client:
             browser = Browser(client)
@@ -198,7 +198,7 @@ def test_ten_thousand_topics(own_server: Callable[..., Server], tmp_path: Path) 
             assert "topic-07777" in browser.get(q="07777").text
             assert process.cpu_s() - used_s < 1
             assert "1 waiting" in wait_until(
-                lambda: (p := browser.get("topic", topic="topic-07777").text) and "1 waiting" in p and p, 30
+                lambda: (p := browser.get("topic", topic="topic-07777").text) and "1 waiting" in p and p, 60
             )
             assert json.loads(client.get("data", params={"topic": "topic-07777"}).text)["at"] == []
     finally:
