@@ -12,6 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # The tests of each program, for servers that differ only in the way to them.
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
+# What the tests of these look at stands above the calls, which go to several nodes in a Cluster.
+ABOVE_CALLS := $(patsubst %,--ignore tests/integration/test_%.py,bad_input_cli completion event_loops first_day_api \
+	first_day_cli first_day_worker handler_errors hooks interrupts json_logs run_in terminals tracing tracing_faults)
 
 .PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs chaos simulate check docs pictures format dist clean
 .DEFAULT_GOAL := help
@@ -47,10 +50,10 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 		$(LOWEST)
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
-test-topologies: .venv/synced ## fail-over, the tests of the programs behind sentinels, all functional ones on a Cluster; needs redis-server
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' $(PYTEST)
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) $(PROGRAMS) -m 'server and not slow and not long' $(PYTEST)
-	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
+test-topologies: .venv/synced ## fail-over, the tests of the programs behind sentinels, those of all calls on a Cluster; needs redis-server
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies $(PROGRAMS) \
+		-m 'topologies or server and not slow and not long' $(PYTEST)
+	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration $(ABOVE_CALLS) -m 'server and not slow and not long' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)

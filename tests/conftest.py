@@ -52,11 +52,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the server of the run. Long tests come first: no process is left with one at the end."""
+    """Mark the tests that use the server of the run, and those of topologies.
+
+    Long tests come first: no process is left with one at the end.
+    """
     items.sort(key=lambda item: [not item.get_closest_marker(mark) for mark in ("long", "slow")])
     for item in items:
         if not _SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("server")
+        if "topologies" in item.path.parts:
+            item.add_marker("topologies")
     shared = [id for id, count in Counter(item.nodeid for item in items).items() if count > 1]
     if shared:
         # pytest-xdist would run one of them, and drop the others.

@@ -21,11 +21,8 @@ from support.processes import Process, Programs
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "10"))
-"""How long each long story is told; `LISA_LIMITS_SECONDS=600` for ten minutes."""
-
-told_for = pytest.mark.parametrize("seconds", [3.0, pytest.param(SECONDS, marks=pytest.mark.long)])
-"""The short story belongs to the normal suite."""
+SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "5"))
+"""How long each story is told; `LISA_LIMITS_SECONDS=600` for ten minutes."""
 
 
 @pytest.fixture
@@ -90,60 +87,50 @@ def _sampled(sample: Callable[[], Any]) -> Iterator[list[Any]]:
         thread.join()
 
 
-@told_for
-def test_rate(
-    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
-) -> None:
-    """Never more than n + burst in any window, and 99 % of the rate while there is work."""
-    rate, burst = 200, 100
+def test_rate(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
+    """Never more than the bucket holds and gets; nothing of the rate is lost while a manager looks in time."""
+    rate, burst = 100, 300  # 3 s, in which even a busy machine has a manager look
     admin.set_policy("orders", rate=f"{rate}/s", burst=burst, visibility_ms=1_000, backoff_base_ms=100)
     # Nobody reads for this group, so no entry is ever trimmed.
     admin.create_group("orders", "observer")
     crew = Crew(programs)
-    _send(producer, int(rate * seconds * 4))
-    until = time.monotonic() + seconds
+    _send(producer, int(rate * SECONDS * 4) + burst)
+    until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         crew.kill_one()
     assert admin.sizes("orders")[0].waiting, "there must be work until the end"
     entries: Any = client.xrange(ShardKeys(prefix, "orders").of("ready"))
     moments = [int(entry.partition(b"-")[0]) for entry, _ in entries]
-    first = 0
-    for last, moment in enumerate(moments):
-        while moments[first] < moment - 1_000:
-            first += 1
-        assert last - first + 1 <= rate + burst, f"{last - first + 1} within the second up to {moment}"
-    due = rate * (moments[-1] - moments[0]) / 1_000
-    assert len(moments) >= 0.99 * due, f"{len(moments)} of {due:.0f}, {crew.killed} killed"
+    # Of any two entries: how many there are from one to the other, but for what the bucket got meanwhile.
+    above = [number - rate * (moment - moments[0]) / 1_000 for number, moment in enumerate(moments)]
+    most = max(level - least for level, least in zip(above, itertools.accumulate(above, min), strict=True))
+    assert most <= burst + 1, f"{crew.killed} killed"
+    due = burst + rate * (moments[-1] - moments[0]) / 1_000
+    assert len(moments) >= 0.98 * due, f"{len(moments)} of {due:.0f}, {crew.killed} killed"
 
 
-@told_for
-def test_max_in_flight(
-    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
-) -> None:
+def test_max_in_flight(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
     """Never more are ready or delivered, and the places are used."""
     admin.set_policy("orders", max_in_flight=7, visibility_ms=1_000, backoff_base_ms=100)
     ready = ShardKeys(prefix, "orders").of("ready")
     crew = Crew(programs)
-    _send(producer, int(2_000 * seconds))
+    _send(producer, int(2_000 * SECONDS))
     with _sampled(InFlight(client, ready).count) as samples:
-        until = time.monotonic() + seconds
+        until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             crew.kill_one()
     assert max(samples) == 7
     # Handlers take no time: a manager that heard of no ack would promote 7 messages in 20 ms at best.
-    assert len(programs.journal.ended()) > 30 * seconds
+    assert len(programs.journal.ended()) > 30 * SECONDS
 
 
-@told_for
-def test_pause(
-    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
-) -> None:
+def test_pause(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
     """Nothing becomes ready from the moment when the pause is acknowledged until it ends; then all does."""
     admin.set_policy("orders", visibility_ms=500, backoff_base_ms=50)
     ready = ShardKeys(prefix, "orders").of("ready")
     crew = Crew(programs)
     total = 0
-    until = time.monotonic() + seconds
+    until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         _send(producer, 500)
         producer.send_many("orders", (Message(body=b"x", delay=0.3) for _ in range(500)))
@@ -161,15 +148,12 @@ def test_pause(
     assert len(programs.journal.ended()) >= total
 
 
-@told_for
-def test_keys(
-    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
-) -> None:
+def test_keys(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
     """Messages of a key begin in the order of their due times, and none is left behind."""
     admin.set_policy("orders", max_in_flight_per_key=1, visibility_ms=500, backoff_base_ms=50, max_retries=100)
     crew = Crew(programs)
     keys, count = 20, 0
-    until = time.monotonic() + seconds
+    until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         messages = [Message(body=b"x", id=f"{n % keys:02}-{count + n:06}", key=f"{n % keys}") for n in range(200)]
         producer.send_many("orders", messages)

@@ -23,18 +23,10 @@ def check(url: str, directory: Path, options: Options, managers: int, more: Sequ
 
 
 @pytest.mark.slow
-def test_each_tick_is_one_message_under_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
-    """Twenty seconds: three managers, which die and freeze, and four authors, who die half-way."""
-    server = own_server(appendonly="yes", appendfsync="always")
-    # Mostly more than a hundred; on a busy machine changes take longer, and fewer ticks are certain.
-    assert check(server.url, tmp_path, Options("short", 20, 12), 3).verdict.expected > 30
-
-
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_thousand_ticks_under_all_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
-    """Eight managers with wrong clocks; the server is killed as well; topics are resharded."""
+    """Managers with wrong clocks die and freeze, authors die half-way, the server is killed, topics are resharded."""
     server = own_server(appendonly="yes", appendfsync="always")
 
     def kill(_: random.Random) -> None:

@@ -99,15 +99,15 @@ def test_calls_are_answered_while_a_gateway_waits(own: Gateways, server: Server)
 
 
 def test_a_frozen_server_does_not_hang_the_probes_of_a_gateway(own: Gateways, server: Server) -> None:
-    """Each answers within two seconds, however many ask at once; and says when all is well again."""
-    process, url = own.gateway()
+    """Each answers long before the timeout, however many ask at once; and says when all is well again."""
+    process, url = own.gateway(timeout_s="60")
     wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="ready")
     server.freeze()
     try:
         for path in ("/readyz", "/health/ready", "/readyz"):
             began = time.monotonic()
             status, text = probe(url, path)
-            assert time.monotonic() - began < 4, f"{path}: 1.5 s, and what a busy machine takes"
+            assert time.monotonic() - began < 20, f"{path}: 1.5 s, and what a busy machine takes"
             assert status == 503, text
             assert probe(url, "/livez")[0] == 200
         assert probe(url, "/readyz")[1] == "the server does not answer\n"

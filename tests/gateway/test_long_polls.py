@@ -165,7 +165,7 @@ async def test_redis_away(own_server: Callable[..., Server], tmp_path: Path) -> 
             began = time.monotonic()
             reply, _ = await _poll(wire, "b", 20000)
             assert reply.code == 500
-            assert 0.9 < time.monotonic() - began < 5
+            assert 0.9 < time.monotonic() - began < 15
         assert (await wire.post("sendMsg", topic="a", msg="x", delayMillis=0)).code == 500
         await asyncio.to_thread(server.start)
 

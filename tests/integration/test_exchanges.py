@@ -89,7 +89,7 @@ async def test_a_silent_server_ends_the_exchange() -> None:
         began = time.monotonic()
         with pytest.raises(OutcomeUnknown, match="Timeout reading"):
             await connection.call(command("GET", "key"))
-        assert _TIMEOUT_S * 0.9 < time.monotonic() - began < _TIMEOUT_S * 10
+        assert _TIMEOUT_S * 0.9 < time.monotonic() - began < _TIMEOUT_S + 10
         # The reply may still come, on the broken connection; the next call has another one.
         replies.append(b"+3\r\n")
         assert await connection.call(command("GET", "key")) == b"3"

@@ -167,7 +167,7 @@ async def test_nobody_is_patient_for_longer_than_promised(
     )
     assert {type(error) for error in errors} <= {Unreachable, OutcomeUnknown}
     assert len({id(error) for error in errors}) == 50
-    assert time.monotonic() - began < patience_s + 4
+    assert time.monotonic() - began < patience_s + 9  # 25 batches with a patience each would take 12.5 s
 
 
 async def test_queued_messages_are_sent_when_the_server_is_back(

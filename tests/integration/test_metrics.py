@@ -229,9 +229,9 @@ def test_an_address_in_use_is_refused(programs: Programs, commands: Commands) ->
 
 
 @pytest.mark.long
-def test_ten_thousand_topics_are_affordable(programs: Programs, client: redis.Redis, prefix: str) -> None:
-    """A scrape takes a manager less than 2 s of one core; all beyond 1,000 topics are one, and nothing is left out."""
-    topics = [f"topic-{number:05}" for number in range(10_000)]
+def test_thousands_of_topics_are_affordable(programs: Programs, client: redis.Redis, prefix: str) -> None:
+    """A scrape takes a manager less than 1 s of one core; all beyond 1,000 topics are one, and nothing is left out."""
+    topics = [f"topic-{number:05}" for number in range(3_000)]
     client.hset(topics_key(prefix), mapping=dict.fromkeys(topics, "{}"))
     with client.pipeline(transaction=False) as pipeline:
         for topic in topics:
@@ -239,14 +239,14 @@ def test_ten_thousand_topics_are_affordable(programs: Programs, client: redis.Re
         pipeline.execute()
     manager = programs.manager(*_ANYWHERE, "--sample-s", "600", "--poll-s", "60", "--quiet-poll-s", "600")
     url = metrics_url(manager)
-    wait_until(lambda: scrape(url).sum("lisa_messages", state="waiting") == 10_000, 90, what="a sample of all")
+    wait_until(lambda: scrape(url).sum("lisa_messages", state="waiting") == 3_000, 90, what="a sample of all")
     exported = scrape(url)
-    assert exported.sum("lisa_waiting_due_in", topic=OTHER, horizon="30d") == 10_000 - MAX_TOPICS
+    assert exported.sum("lisa_waiting_due_in", topic=OTHER, horizon="30d") == 3_000 - MAX_TOPICS
     assert len({s.labels["topic"] for s in exported.samples if s.name == "lisa_messages"}) == MAX_TOPICS + 1
     used_s = manager.cpu_s()
     for _ in range(5):
         scrape(url)
-    assert (manager.cpu_s() - used_s) / 5 < 2
+    assert (manager.cpu_s() - used_s) / 5 < 1
 
 
 def test_topics_beyond_the_limit_share_a_label() -> None:

@@ -45,8 +45,7 @@ def send(redis_url: str, prefix: str, declare: Callable[..., Policy]) -> Iterato
         yield send
 
 
-@pytest.mark.parametrize("concurrency", [1, 32])
-@pytest.mark.parametrize("max_retries", [0, 2])
+@pytest.mark.parametrize(("max_retries", "concurrency"), [(0, 1), (2, 32)])
 def test_poison_dies_alone(
     *,
     programs: Programs,

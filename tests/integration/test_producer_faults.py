@@ -45,7 +45,7 @@ async def test_an_absent_server_is_reported_after_the_producers_patience(
     began = time.monotonic()
     with pytest.raises(Unreachable, match=str(server.port)):
         await producer.send("orders", b"x")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9
 
 
 async def test_many_messages_stop_at_an_absent_server(producers: Producers, own_server: OwnServer) -> None:

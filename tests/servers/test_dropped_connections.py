@@ -15,7 +15,7 @@ from support import idle_async
 from support.plain import plain_url
 from support.proxy import Proxy
 
-PATIENT_S = 10.0
+PATIENT_S = 30.0
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])

@@ -21,7 +21,7 @@ from support import Server, wait_until
 from support.spark import JAVA_OPTIONS
 from support.waiting import idle
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 FILES, ROWS = 14, 250
 SEED = os.environ.get("LISA_SPARK_SEED", "ci")
@@ -184,7 +184,7 @@ def test_each_row_is_one_message(own_server: Callable[..., Server], tmp_path: Pa
             before, driver = len(arena.stored()), job.start()
             wait_until(
                 lambda before=before, driver=driver: len(arena.stored()) > before or driver.poll() is not None,
-                180,
+                400,
                 what="the driver to write",
             )
             for fault in dice.sample(arena.faults, _FAULTS_OF_A_LIFE):

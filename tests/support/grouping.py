@@ -20,11 +20,8 @@ _DIRECTORIES = ("outbox", "packaging", "spark")
 _FILES_OF = "gateway"
 """In this directory the tests of each file share a manager and gateways."""
 
-_GROUPS = dict.fromkeys(("test_demo_spark", "test_spark_cluster"), "spark") | dict.fromkeys(
-    ("test_cluster", "test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover"),
-    "under load",
-)
-"""Files of other groups: one Java at a time, and one test of topologies that measures under load."""
+_GROUPS = dict.fromkeys(("test_demo_spark", "test_spark_cluster"), "spark")
+"""Files of other groups: one Java at a time."""
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc] # it has no types

@@ -98,7 +98,7 @@ class Process:
         """Its log so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str, within_s: float = 20) -> None:
+    def wait_for(self, text: str, within_s: float = 60) -> None:
         """Waits until its log has a text."""
         wait_until(lambda: text in self.log or not self.runs, within_s, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
@@ -108,7 +108,7 @@ class Process:
         self._process.kill()
         self._process.wait()
 
-    def stop(self, timeout: float = 20) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Ends it as an operator does. Returns its exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)

@@ -21,6 +21,7 @@ from lisa_producer import AsyncProducer, Producer, ProducerSettings, State
 from support import Server, wait_until, wait_until_async
 from support.cluster import Cluster
 from support.commands import Commands
+from support.engines import PATIENT_MS
 from support.processes import Programs
 from support.twins import InThread
 
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 T = TypeVar("T")
 
 LAYOUT = Layout("lisa", "orders", Policy(shards=4))
-OPTIONS = {"appendonly": "yes", "cluster_node_timeout": "5000"}
+OPTIONS = {"appendonly": "yes", "cluster_node_timeout": str(PATIENT_MS)}
 """So that a node that is slow is not taken for dead: what is tested here are changes on purpose."""
 
 
@@ -76,7 +77,7 @@ async def under_load(cluster: Cluster, directory: Path) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as running:
             for load in loads:
                 running.create_task(load.run())
-            await wait_until_async(programs.journal.ended, 20)
+            await wait_until_async(programs.journal.ended, 60)
             try:
                 yield
             finally:
@@ -109,7 +110,7 @@ def met(cluster: Cluster, word: str, step: Callable[[], T]) -> T:
     """Takes a step, and waits until nodes have answered so."""
     before = cluster.count_errors(word)
     taken = step()
-    wait_until(lambda: cluster.count_errors(word) > before, 20, what=word)
+    wait_until(lambda: cluster.count_errors(word) > before, 60, what=word)
     return taken
 
 
@@ -171,7 +172,7 @@ def test_the_only_policy_changes_while_its_slot_moves(own_cluster: Callable[...,
 def test_leases_are_renewed_while_a_slot_moves(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """Before its keys are moved, and after: a handler that takes long is not overtaken by another delivery."""
     cluster, key = own_cluster(**OPTIONS), ShardKeys("lisa", "orders").of("ready")
-    assert Commands(cluster.url, "lisa").manager("topic", "create", "orders", "--visibility", "1s").code == 0
+    assert Commands(cluster.url, "lisa").manager("topic", "create", "orders", "--visibility", "6s").code == 0
     programs = Programs(cluster.url, "lisa", tmp_path)
     programs.hold.touch()
     try:
@@ -179,14 +180,14 @@ def test_leases_are_renewed_while_a_slot_moves(own_cluster: Callable[..., Cluste
         worker = programs.worker()
         with Producer(settings=ProducerSettings(redis_url=cluster.url)) as producer:
             producer.send("orders", b"x")
-        wait_until(programs.journal.begun, 20)
+        wait_until(programs.journal.begun, 60)
         source, target = cluster.begin_to_move(key)
         see_renewals(cluster)
         cluster.move_keys(key, source, target)
         see_renewals(cluster)
         cluster.end_move(key, source, target)
         programs.hold.unlink()
-        wait_until(programs.journal.ended, 20)
+        wait_until(programs.journal.ended, 60)
         assert (worker.stop(), "lease" in worker.log) == (0, False)
         assert [line.attempt for line in programs.journal.begun()] == [1]
     finally:
@@ -196,4 +197,4 @@ def test_leases_are_renewed_while_a_slot_moves(own_cluster: Callable[..., Cluste
 def see_renewals(cluster: Cluster) -> None:
     """Waits for more renewals than there are within a visibility timeout."""
     before = cluster.count_calls("xclaim")
-    wait_until(lambda: cluster.count_calls("xclaim") > before + 3, 20, what="renewals")
+    wait_until(lambda: cluster.count_calls("xclaim") > before + 3, 60, what="renewals")

@@ -1,6 +1,7 @@
 """A Cluster loses a master under load: programs go on by themselves, and nothing that was confirmed is lost.
 
-`LISA_TEST_MESSAGES` is how many messages are sent, 20,000 unless it is given.
+`LISA_TEST_MESSAGES` is how many messages are sent, 8,000 unless it is given: then the machine is taken for a quiet one,
+for the measurement of docs/sentinel-and-cluster.md.
 """
 
 import asyncio
@@ -33,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
-MESSAGES = int(os.environ.get("LISA_TEST_MESSAGES", "20000"))
+MESSAGES = int(os.environ.get("LISA_TEST_MESSAGES", "8000"))
+NODE_TIMEOUT_MS = 1_000 if "LISA_TEST_MESSAGES" in os.environ else 5_000
+"""So that a node of a busy machine is not taken for dead."""
 LAYOUT = Layout("lisa", "orders", Policy(shards=8))
 
 
@@ -86,7 +89,9 @@ def senders(url: str) -> list[_Sender]:
 
 async def test_a_master_is_killed_under_load(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """What a replica has confirmed is handled; what is handled twice was on that master. No program is restarted."""
-    cluster = own_cluster(replicas=1, appendonly="yes", cluster_require_full_coverage="no")
+    cluster = own_cluster(
+        replicas=1, appendonly="yes", cluster_node_timeout=str(NODE_TIMEOUT_MS), cluster_require_full_coverage="no"
+    )
     commands = Commands(cluster.url, LAYOUT.prefix)
     options = ("--shards", LAYOUT.policy.shards, "--visibility", "10s")
     assert commands.manager("topic", "create", LAYOUT.topic, *options).code == 0
@@ -169,18 +174,22 @@ async def test_acks_wait_for_their_own_node_only(
 
     async with AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer, working(worker):
         await producer.send(away, "x", id="held")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await begun.wait()
         node = cluster.master_of(there[0].of("ready"))
         node.kill()
         done.set()
-        await wait_until_async(lambda: handled["held"])
+        await wait_until_async(lambda: handled["held"], 30)
         await producer.send_many(other, [Message(body="x", id=f"m{number}") for number in range(100)])
-        await wait_until_async(lambda: len(handled) == 101, 30)
+        await wait_until_async(lambda: len(handled) == 101, 60)
         node.start()
-        await wait_until_async(lambda: is_acked(cluster, there[0]), 30)
+        await wait_until_async(lambda: is_acked(cluster, there[0]), 60)
     assert set(handled.values()) == {1}
     assert sum("cannot read" in message for message in caplog.messages) <= MOST_COMPLAINTS
+
+
+VISIBILITY_MS = 8_000
+"""A lease is renewed after a third of it: the rest is time that a busy machine may take."""
 
 
 async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., Cluster]) -> None:
@@ -199,22 +208,22 @@ async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., C
 
     async with AsyncConnection(cluster.url) as opened:
         for topic in (away, other):
-            policy = Policy(visibility_ms=1_500)
+            policy = Policy(visibility_ms=VISIBILITY_MS)
             await opened.call(command("HSET", topics_key("lisa"), topic, policy.dump()))
         async with AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer, working(worker):
             for topic in (away, other):
                 await producer.send(topic, "x")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await begun.wait()
             cluster.master_of(there[0].of("ready")).kill()
             began, longest_ms = time.monotonic(), 0
-            while time.monotonic() - began < 4.5:
+            while time.monotonic() - began < 2 * VISIBILITY_MS / 1_000:
                 [[_, _, idle_ms, _]] = await opened.call(
                     command("XPENDING", there[1].of("ready"), "billing", "-", "+", 1), patience_s=5
                 )
                 longest_ms = max(longest_ms, idle_ms)
                 await asyncio.sleep(0.05)
-            assert longest_ms < 1_500
+            assert longest_ms < VISIBILITY_MS
 
 
 async def is_acked(cluster: Cluster, keys: ShardKeys) -> bool:

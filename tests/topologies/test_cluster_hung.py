@@ -34,13 +34,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 PREFIX = "lisa"
 CONTENT = pack_content(b"x")
-USUAL_S = 3.0
-"""How long it is looked what lag is usual."""
 HANG_S = 22.0
-MORE_S = 2.0
-"""How much later than usual messages of the other nodes may be: a second, and another one on a busy machine.
+LATE_S = 8.0
+"""How late messages of the other nodes may be on a busy machine.
 
-A worker that waited for the node would be late by its timeout of 10 s.
+A worker or a manager that waited for the node would be late by its timeout of 10 s.
 """
 
 
@@ -131,24 +129,23 @@ async def test_topics_of_other_nodes_are_served_while_one_hangs(
         others = [keys for keys in topics if keys not in there]
         names = [f"{keys.topic}-" for keys in others]
         async with AsyncConnection(cluster.url) as connection, working(worker):
-            began = time.time()
             for keys in (there[0], *others[::2]):
-                await send_each(connection, keys, messages, USUAL_S + HANG_S)
+                await send_each(connection, keys, messages, HANG_S)
             sending = asyncio.create_task(send_now_and_then(connection, others[1::2], messages))
-            await idle_async(USUAL_S)
-            frozen, usual_s = time.time(), messages.largest_lag(names, began)
+            await wait_until_async(lambda: all(map(messages.arrived, names)), 30, what="messages of each")
+            frozen = time.time()
             node.freeze()
             await idle_async(HANG_S)
             lag_s, meanwhile = messages.largest_lag(names, frozen), messages.arrived(f"{there[0].topic}-")
             node.thaw()
             await cancel_all(sending)
             await wait_until_async(lambda: messages.arrived() >= messages.due.keys(), 60, what="all that was sent")
-        logger.info("lag before %.3f s; while a node hung %.3f s", usual_s, lag_s)
-        assert lag_s < usual_s + MORE_S
+        logger.info("lag while a node hung: %.3f s", lag_s)
+        assert lag_s < LATE_S
         elsewhere = {(id, 1): 1 for id in messages.due if id.startswith(tuple(names))}
         assert {handled: messages.handled[handled] for handled in elsewhere} == elsewhere
         if replicas:
-            assert len(meanwhile) > (USUAL_S + HANG_S) * 20 * 3 / 4
+            assert len(meanwhile) > HANG_S * 20 * 3 / 4 - LATE_S * 20
         else:
             assert set(messages.handled.values()) == {1}
         assert manager.code is None
@@ -167,7 +164,7 @@ async def test_calls_to_a_node_that_hangs(own_cluster: Callable[..., Cluster], c
     await other.execute([command("EXISTS", keys.of("ready")) for keys in here])
     node = cluster.master_of(there.of("ready"))
     node.freeze()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         *found, error = await opened.execute_each(joins)
         assert (found, type(error)) == ([False] * 2, OutcomeUnknown)
         *found, error = await opened.execute_each(joins)
@@ -225,6 +222,6 @@ async def test_a_read_that_waits_as_a_node_hangs(
     node = cluster.master_of(there.of("ready"))
     node.freeze()
     await other.call(send(here[0], Outgoing("a", "+0", CONTENT)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         assert [entry.id for _, entries in await reading for entry in entries] == ["a"]
     node.thaw()

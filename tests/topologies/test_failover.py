@@ -1,7 +1,6 @@
 """A master that dies, hangs or is demoted under load: the programs go on, and nothing that was confirmed is lost."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -63,13 +62,13 @@ async def test_a_fail_over_under_load(group: SentinelGroup, tmp_path: Path) -> N
     running = [asyncio.create_task(load.run()) for load in loads]
     try:
         started = await asyncio.to_thread(lambda: [programs.manager(), programs.worker()])
-        await wait_until_async(programs.journal.ended, 20)
+        await wait_until_async(programs.journal.ended, 60)
         master = group.master
         master.kill()
         await asyncio.to_thread(group.wait_for_another_master, master)
         for load in loads:
             before = len(load.confirmed)
-            await wait_until_async(lambda load=load, before=before: len(load.confirmed) > before + 50, 30)
+            await wait_until_async(lambda load=load, before=before: len(load.confirmed) > before + 50, 60)
     finally:
         for load in loads:
             load.stop()
@@ -87,20 +86,22 @@ async def test_a_fail_over_under_load(group: SentinelGroup, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 async def test_a_master_that_hangs_holds_up_one_call_only(group: SentinelGroup, kind: str) -> None:
     """Once a call has waited in vain, none is made over the connections that lead where it was made."""
+    width, timeout_s = 4, 15
     opened: Any = (
-        InThread(Connection(group.url, timeout_s=6)) if kind == "blocking" else AsyncConnection(group.url, timeout_s=6)
+        InThread(Connection(group.url, timeout_s=timeout_s))
+        if kind == "blocking"
+        else AsyncConnection(group.url, timeout_s=timeout_s)
     )
-    width = 4
     try:
         await asyncio.gather(*(opened.call(command("BLPOP", "nothing", "0.3")) for _ in range(width)))
         master = group.master
         master.freeze()
         await asyncio.to_thread(group.wait_for_another_master, master)
-        assert await opened.call(command("SET", "key", "1"), patience_s=30) == b"OK"
-        began = time.monotonic()
-        told = await asyncio.gather(*(opened.call(command("BLPOP", "nothing", "0.3")) for _ in range(width)))
+        assert await opened.call(command("SET", "key", "1"), patience_s=60) == b"OK"
         # One that was made over such a connection would wait for the whole timeout.
-        assert (told, time.monotonic() - began < 5.7) == ([None] * width, True)
+        async with asyncio.timeout(timeout_s - 3):
+            told = await asyncio.gather(*(opened.call(command("BLPOP", "nothing", "0.3")) for _ in range(width)))
+        assert told == [None] * width
     finally:
         await opened.close()
 

@@ -1,6 +1,6 @@
 """`redis+sentinel://`: who may ask where the master is, and what becomes of those who ask in vain."""
 
-import time
+import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -81,9 +81,8 @@ async def test_sentinels_that_are_away_or_hang(group: SentinelGroup, ping: Ping)
     away, hanging, _ = group.sentinels
     away.stop()
     hanging.freeze()
-    began = time.monotonic()
-    assert await ping(group.url, NO_TLS) == b"PONG"
-    assert time.monotonic() - began < 5
+    async with asyncio.timeout(9):  # a sentinel that hangs would take the whole timeout of 10 s
+        assert await ping(group.url, NO_TLS) == b"PONG"
 
 
 async def test_tls_goes_to_sentinels_and_servers(tmp_path: Path, ping: Ping, reserve_port: Callable[[], int]) -> None:
