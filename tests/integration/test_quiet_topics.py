@@ -130,12 +130,12 @@ async def test_deliveries_of_a_quiet_topic_are_found(
     server = own_server()
     async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
         with server.client() as client:
-            client.hset(f"{prefix}:topics", "orders", '{"visibility_ms": 300, "backoff_base_ms": 50}')
-            if damaged:
-                client.hset(f"{prefix}:topics", "invoices", "{}")
-                client.set(ShardKeys(prefix, "invoices").of("ready"), b"x")
+            for topic in ("orders", "invoices"):
+                client.hset(f"{prefix}:topics", topic, '{"visibility_ms": 300, "backoff_base_ms": 50}')
             async with managed(server.url, prefix, quiet_poll_s=0.3):
                 await wait_until_async(lambda: count_calls(client, "xread") > 0)
+                if damaged:
+                    client.set(ShardKeys(prefix, "invoices").of("ready"), b"x")
                 await producer.send("orders", b"x")
                 consuming = ConsumerSettings(redis_url=server.url, prefix=prefix)
                 async with AsyncConsumer("orders", "billing", settings=consuming) as consumer:
