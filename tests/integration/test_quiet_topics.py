@@ -105,14 +105,37 @@ async def test_a_worker_shows_by_one_command_that_it_is_alive(
                 await producer.send("topic-1", b"ends the last read")
 
 
-async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., Server], prefix: str) -> None:
-    """The manager sees nothing of a message that is due now, but reclaims it when its consumer dies."""
+async def test_one_command_tells_that_no_stream_has_entries(own_server: Callable[..., Server], prefix: str) -> None:
+    """A manager looks for deliveries that it does not know of."""
+    server = own_server()
+    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        for number in range(TOPICS):
+            await producer.send(f"topic-{number}", b"x", delay=3_600)
+    with server.client() as client:
+        async with managed(server.url, prefix, quiet_poll_s=0.1, discover_s=600, housekeeping_s=0.05):
+            await wait_until_async(lambda: count_calls(client, "xread") > 0)
+            looks, lengths = count_calls(client, "xread"), count_calls(client, "xlen")
+            await wait_until_async(lambda: count_calls(client, "xread") >= looks + 5)
+            assert count_calls(client, "xlen") == lengths
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_deliveries_of_a_quiet_topic_are_found(
+    own_server: Callable[..., Server], prefix: str, *, damaged: bool
+) -> None:
+    """The manager sees nothing of a message that is due now, but reclaims it when its consumer dies.
+
+    Also beside a topic whose stream cannot be read.
+    """
     server = own_server()
     async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
         with server.client() as client:
-            client.hset(f"{prefix}:topics", "orders", '{"visibility_ms": 300, "backoff_base_ms": 50}')
+            for topic in ("orders", "invoices"):
+                client.hset(f"{prefix}:topics", topic, '{"visibility_ms": 300, "backoff_base_ms": 50}')
             async with managed(server.url, prefix, quiet_poll_s=0.3):
-                await wait_until_async(lambda: count_calls(client, "xlen") > 1)
+                await wait_until_async(lambda: count_calls(client, "xread") > 0)
+                if damaged:
+                    client.set(ShardKeys(prefix, "invoices").of("ready"), b"x")
                 await producer.send("orders", b"x")
                 consuming = ConsumerSettings(redis_url=server.url, prefix=prefix)
                 async with AsyncConsumer("orders", "billing", settings=consuming) as consumer:

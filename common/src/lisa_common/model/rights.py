@@ -154,7 +154,7 @@ ROLES = {
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
-            " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xtrim",
+            " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xread xtrim",
             "messages": "hdel hexists hget hlen hscan hset hsetnx hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zmscore zrange zrem zremrangebyrank zscan zscore",

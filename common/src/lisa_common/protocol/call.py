@@ -257,6 +257,8 @@ def key_of(call: Call[Any]) -> Arg | None:
         return words[2] if int(words[1]) else None
     if name == "XREADGROUP":
         return words[words.index("STREAMS", 3) + 1]
+    if name == "XREAD":
+        return words[words.index("STREAMS") + 1]
     if name in _KEYLESS or not words:
         return None
     return words[1] if name in _CONTAINERS else words[0]

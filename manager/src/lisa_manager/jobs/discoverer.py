@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
-from lisa_common.model.keys import TOPIC_KEYS, history_key
+from lisa_common.model.keys import PATTERNS, TOPIC_KEYS, history_key
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import REFRESH_S, declare_topic, parse_registry, read_dropped, read_mark, registered
+from lisa_common.protocol.replies import pairs
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.resharding import CONTENTS, restore_layout
 from lisa_manager.shard_table import ShardTable
@@ -43,6 +44,8 @@ class Discoverer:
         self._problems = ProblemLog(logger)
         self.layouts: dict[str, Layout] = {}
         """The layouts of registered topics, by name."""
+        self.patterns: bytes | None = None
+        """The stored policies of patterns, which are in the registry, too."""
 
     async def turn(self) -> None:
         """Applies new topics, changed policies and drops. Raises LisaError as the server answers."""
@@ -56,6 +59,7 @@ class Discoverer:
         if stored != self._stored:
             topics = parse_registry(stored).items()
             self._stored, self.layouts = stored, {name: Layout(prefix, name, topic.policy) for name, topic in topics}
+            self.patterns = dict(pairs(stored)).get(PATTERNS.encode())
         self._marks = marks
         dropped = {name: read_mark(prefix, name, mark) for name, mark in marks.items()}
         # The registry comes last, as it holds for a shard that is in both.

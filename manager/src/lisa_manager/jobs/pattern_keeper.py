@@ -6,10 +6,8 @@ import logging
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
-from lisa_common.model.keys import PATTERNS, topics_key
 from lisa_common.model.pattern_policies import PatternPolicies
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import command
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.pattern_policies import Resolved, apply_patterns, is_stale
@@ -26,7 +24,7 @@ class PatternKeeper:
     """Compares the policies of topics with those of patterns, after each change of either."""
 
     def __init__(self, connection: AsyncConnection, discoverer: Discoverer, prefix: str) -> None:
-        self._connection = connection
+        self._connection, self._discoverer = connection, discoverer
         self._changes = PolicyChanges(discoverer, lambda _: False)
         self._prefix = prefix
         self._problems = ProblemLog(logger)
@@ -34,7 +32,7 @@ class PatternKeeper:
 
     async def turn(self) -> None:
         """Runs one turn over the topics. Raises LisaError as the server answers, and for damaged policies."""
-        stored: bytes | None = await self._connection.call(command("HGET", topics_key(self._prefix), PATTERNS))
+        stored = self._discoverer.patterns
         policies = PatternPolicies.load(stored)
         if stored != self._patterns:
             self._patterns = stored

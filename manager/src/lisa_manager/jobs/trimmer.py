@@ -1,12 +1,17 @@
 """The trimmer: removes acked entries and spent consumers, and learns which shards have pending deliveries."""
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.replies import rows
 from lisa_manager.jobs.batches import Batches
+from lisa_manager.queries import chunks
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
@@ -19,11 +24,15 @@ _SILENT_S = 60.0
 seconds.
 """
 
+_AT_ONCE = 1_000
+"""Most shards that one command looks at."""
+
 
 class Trimmer:
     """Trims shards with entries in their stream often, and the others seldom."""
 
     def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+        self._connection = connection
         self._table = table
         self._settings = settings
         self._batches = Batches(connection, table, table.trims, settings, logger=logger, job="trim", label="trim of {}")
@@ -38,13 +47,22 @@ class Trimmer:
         due, quiet = list[WatchedShard](), list[WatchedShard]()
         for shard in shards:
             (due if shard.has_pending or now >= shard.trim_by else quiet).append(shard)
-        for shard, length in await self._batches.peek_each(quiet, _length) if quiet else ():
-            if length:
-                due.append(shard)
-            else:
-                self._table.trims.put(shard.tag, now + self._quiet_s(shard))
+        for some in chunks(quiet, _AT_ONCE):
+            for shard, has_entries in await self._find_entries(some):
+                if has_entries:
+                    due.append(shard)
+                else:
+                    self._table.trims.put(shard.tag, now + self._quiet_s(shard))
         if due:
             await self._batches.repeat(await self._trim(due), self._trim)
+
+    async def _find_entries(self, shards: Sequence[WatchedShard]) -> list[tuple[WatchedShard, bool]]:
+        """Whether the stream of each shard has entries; without those that cannot be read."""
+        # One command tells, where all streams are at one node, undamaged, and the user may read them.
+        (found,) = await self._connection.execute_each([_first_entries(shards)])
+        if isinstance(found, LisaError):
+            return await self._batches.peek_each([*shards], _has_entries)
+        return [(shard, shard.keys.of("ready").encode() in found) for shard in shards]
 
     async def _trim(self, shards: Shards) -> Shards:
         """Runs one step for each shard. Returns the shards that have more to do."""
@@ -75,5 +93,16 @@ class Trimmer:
         return min(self._settings.quiet_housekeeping_s, max(visibility_s, self._settings.housekeeping_s))
 
 
-def _length(shard: WatchedShard) -> Call[int]:
-    return command("XLEN", shard.keys.of("ready"))
+def _first_entries(shards: Sequence[WatchedShard]) -> Call[set[bytes]]:
+    """The streams with entries. It reads one of each."""
+    streams = [shard.keys.of("ready") for shard in shards]
+    starts = ["0"] * len(streams)
+    return command("XREAD", "COUNT", 1, "STREAMS", *streams, *starts, decode=_names)
+
+
+def _names(reply: Any) -> set[bytes]:
+    return {name for name, _ in rows(reply or [])}
+
+
+def _has_entries(shard: WatchedShard) -> Call[bool]:
+    return command("XLEN", shard.keys.of("ready"), decode=bool)

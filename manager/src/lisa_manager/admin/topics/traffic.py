@@ -1,6 +1,6 @@
 """How many entries each topic's streams ever had, and how many its groups have read, as the server counts them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ class TopicTraffic:
 def read_traffic(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[list[TopicTraffic]]:
     """The counters of one topic, of several or of all, by name, except those of damaged shards.
 
-    Two commands for each shard. Raises UnknownTopic for one unknown topic; of several, leaves it out.
+    One command for each shard. Raises UnknownTopic for one unknown topic; of several, leaves it out.
     """
     layouts = yield from layouts_of(prefix, topic)
     return (yield from read_traffic_of(layouts))
@@ -44,38 +44,34 @@ def read_traffic_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow
     """The counters of these topics. With `partial`, a node of a Cluster that is away damages its topics only."""
     by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
-        replies = yield IndependentCalls(call for keys in shards for call in (_added(keys), _read(keys)))
-        for keys, added, read in zip(shards, replies[::2], replies[1::2], strict=True):
+        replies = yield IndependentCalls(map(_counters, shards))
+        for keys, reply in zip(shards, replies, strict=True):
             traffic = by_topic[keys.topic]
-            if error := first_error((added, read), partial=partial):
+            if error := first_error((reply,), partial=partial):
                 traffic.damage = f"{keys.tag}: {error}"
-            else:
-                traffic.added += added
-                for group, count, pending in read:
-                    traffic.pending += pending
-                    if count is not None:
-                        traffic.read[group] = traffic.read.get(group, 0) + count
+                continue
+            added, read = reply
+            traffic.added += added
+            for group, count, pending in read:
+                traffic.pending += pending
+                if count is not None:
+                    traffic.read[group] = traffic.read.get(group, 0) + count
     return list(by_topic.values())
 
 
-def _added(keys: ShardKeys) -> Call[int]:
-    return _of_stream("STREAM", keys, lambda reply: int(fields_of(reply)["entries-added"]), 0)
+def _counters(keys: ShardKeys) -> Call[tuple[int, list[tuple[str, int | None, int]]]]:
+    """Entries that a stream has ever had; and of each group its name, entries read, and entries pending."""
 
+    def decode(reply: Any) -> tuple[int, list[tuple[str, int | None, int]]]:
+        if isinstance(reply, LisaError):
+            if "no such key" in str(reply):
+                return 0, []
+            raise reply
+        stream = fields_of(reply)
+        groups = [fields_of(group) for group in stream["groups"]]
+        return int(stream["entries-added"]), [
+            (text_of(group["name"]), group["entries-read"], group["pel-count"]) for group in groups
+        ]
 
-def _read(keys: ShardKeys) -> Call[list[tuple[str, int | None, int]]]:
-    def decode(reply: Any) -> list[tuple[str, int | None, int]]:
-        infos = [fields_of(info) for info in reply]
-        return [(text_of(info["name"]), info["entries-read"], info["pending"]) for info in infos]
-
-    return _of_stream("GROUPS", keys, decode, [])
-
-
-def _of_stream(what: str, keys: ShardKeys, decode: Callable[[Any], Any], missing: Any) -> Call[Any]:
-    def read(reply: Any) -> Any:
-        if not isinstance(reply, LisaError):
-            return decode(reply)
-        if "no such key" in str(reply):
-            return missing
-        raise reply
-
-    return command("XINFO", what, keys.of("ready"), decode=read, takes_errors=True)
+    # Stream and groups by one command. It also shows an entry, and one that is pending for each group and consumer.
+    return command("XINFO", "STREAM", keys.of("ready"), "FULL", "COUNT", 1, decode=decode, takes_errors=True)
