@@ -448,7 +448,8 @@ class Core:
             return (yield calls) if calls else []
         heirs = self._marks.heirs(deliveries)
         replies: list[Any] = yield [*(self._mark(heir, StartMark.YES) for heir in heirs), *calls]
-        self._marks.inherit(heirs)
+        # A server may refuse a mark: then its heir is marked by the next request.
+        self._marks.inherit([heir for heir, is_marked in zip(heirs, replies, strict=False) if is_marked])
         return replies[len(heirs) :]
 
     def _by_shard(

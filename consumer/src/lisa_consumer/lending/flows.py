@@ -132,7 +132,10 @@ class LendingFlows(Core):
         notes = [
             self._note(settlements[at], keys, lent) for at, keys, lent in found if settlements[at].note and lent.record
         ]
-        replies = (yield IndependentCalls([*notes, *calls]))[len(notes) :] if calls else []
+        replies = (yield IndependentCalls([*notes, *calls])) if calls else []
+        # A full server refuses notes, and has room once messages have ended.
+        refused = [note for note, reply in zip(notes, replies, strict=False) if isinstance(reply, LisaError)]
+        replies = replies[len(notes) :]
         drops: list[Call[Any]] = []
         for items, reply in zip(by_kind.values(), replies, strict=True):
             results = [reply] * len(items) if isinstance(reply, LisaError) else reply
@@ -143,7 +146,7 @@ class LendingFlows(Core):
                 if not isinstance(outcome, LisaError) and outcome not in (AckOutcome.STALE, NackOutcome.STALE):
                     drops.append(lending.drop_loan(keys, settlements[at].group, settlements[at].id))
         if drops:
-            yield IndependentCalls(drops)
+            yield IndependentCalls([*drops, *refused])
         return outcomes
 
     def _settlement_call(
