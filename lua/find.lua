@@ -10,7 +10,8 @@
 -- KEYS[8] waiting    zset    message id -> due ms
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] id         text    the message
--- returns  { record or nil, 1 if waiting, 1 if finished, places, now ms }; a place is { group, state, at ms or 0, failure or nil }
+-- returns  { record or nil, 1 if waiting, 1 if finished, places, now ms }; a place is { group, state, at ms or 0, failure or nil,
+--          the consumer that has it, empty for none }
 --@include clock, failure, finished, places, record
 local now = clock(now_ms)
 local record = redis.call('HGET', messages, id)
@@ -22,8 +23,13 @@ elseif is_cancelled(record) then
   return { record, 0, 0, {}, now }
 end
 local wanted = read_wanted(record)
+local function holder_of(place)
+  return place.state == 'delivered' and redis.call('XPENDING', ready, place.group, place.entry, place.entry, 1)[1][2] or ''
+end
+
 local replies = {}
 for i, place in ipairs(places_of(id, wanted.due, find_entries({ [id] = wanted })[id])) do
-  replies[i] = { place.group, place.state, place.at or 0, place.failure and write_failure(place.failure) or false }
+  local failure = place.failure and write_failure(place.failure) or false
+  replies[i] = { place.group, place.state, place.at or 0, failure, holder_of(place) }
 end
 return { record, 0, 0, replies, now }

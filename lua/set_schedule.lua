@@ -20,8 +20,8 @@
 -- ARGV[5] before     text    the stored definition that the caller read; empty for none
 -- ARGV[6] last       text    the latest tick, as the caller knows it; empty for no check
 -- ARGV[7] following  text    when the tick after it is due, by the former definition; empty for none
--- ARGV[8] since      number  no tick up to this time is of the former rhythm, ms
--- ARGV[9] rhythm     flag    "1" if the ticks change: no tick up to now is of the new ones
+-- ARGV[8] since      text    no tick up to this time is of the schedule, ms; empty for now, as after a pause
+-- ARGV[9] rhythm     flag    "1" if the ticks change: no tick ahead is left out any more
 -- ARGV[10] skip      flag    "1" to leave out the tick ahead
 -- ARGV[11] first     flag    "1" if no former shards may have the topic's schedules
 -- ARGV[12] after     text    the new definition; empty to delete the schedule
@@ -63,12 +63,13 @@ if after == '' then
 end
 if not mark then
   -- Nobody knows which ticks were sent, so all up to now count as sent.
-  mark, rhythm = { last = 0, due = 0, sent = 0, skipped = 0, id = '-' }, true
+  mark, since = { last = 0, due = 0, sent = 0, skipped = 0, id = '-' }, ''
 end
-if rhythm then
-  since, mark.last = now, math.max(mark.last, now)
+local since_ms = tonumber(since)
+if not since_ms then
+  since_ms, mark.last = now, math.max(mark.last, now)
   mark.base = mark.last
 end
 mark.version = version
-redis.call('HSET', schedules, name, string.format('%.0f %.0f %s', version, since, after))
+redis.call('HSET', schedules, name, string.format('%.0f %.0f %s', version, since_ms, after))
 return { now, 1, version, set_tick_mark(name, mark) }

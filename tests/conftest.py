@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 import redis.asyncio
+from hypothesis import HealthCheck, settings
 
 from demo.spark.java import JAVA, java_version
 from support import Server, remove_keys
@@ -46,7 +47,12 @@ _SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if chosen() in (own_kind(), "
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start: a shell's background jobs ignore it, and so would their children."""
+    """Let Ctrl-C reach what the tests start: a shell's background jobs ignore it, and so would their children.
+
+    Examples may take as long as they need, as on a busy machine.
+    """
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import redis
@@ -50,6 +51,24 @@ async def test_ended_by_another_lender(
     assert not [key for key in keys_left(client, prefix) if ":loan:" in key]
     assert await lenders[0].drop_note("orders", "a")
     assert not await lenders[0].drop_note("orders", "a")
+
+
+async def test_an_ack_that_makes_room_keeps_its_note(own_server: Callable[..., Server], prefix: str) -> None:
+    """A full server refuses the note, takes the ack, and then the note."""
+    server = own_server(maxmemory_policy="noeviction")
+    place: dict[str, Any] = {"redis_url": server.url, "prefix": prefix, "patience_s": 0}
+    async with (
+        AsyncProducer(settings=ProducerSettings(**place)) as sender,
+        AsyncLender("http", settings=ConsumerSettings(**place)) as lender,
+    ):
+        with server.client() as client:
+            await sender.send("orders", bytes(1_000_000), id="a", delay=0)
+            await _lend(lender)
+            client.config_set("maxmemory", client.info("memory")["used_memory"] - 500_000)
+            with pytest.raises(redis.exceptions.OutOfMemoryError):
+                client.set("x", "y")
+            assert await lender.ack_lent("orders", "a", note=Note(lambda _: b"ended", 60_000)) == "acked"
+            assert await lender.note("orders", "a") == b"ended"
 
 
 async def test_a_read_is_bounded_by_bytes(sender: AsyncProducer, redis_url: str, prefix: str) -> None:

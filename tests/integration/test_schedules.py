@@ -75,6 +75,9 @@ def test_an_operator_changes_a_schedule(admin: Admin) -> None:
     assert admin.skip_tick("orders", "s") == first
     assert admin.skip_tick("orders", "s") == first, "called again, it skips no more"
     assert admin.schedule("orders", "s").next_ms == second
+    admin.pause_schedule("orders", "s")
+    admin.resume_schedule("orders", "s")
+    assert admin.schedule("orders", "s").next_ms == second, "a pause ends no skip"
     admin.delete_schedule("orders", "s")
     assert (admin.list_schedules(), admin.sizes("orders")[0].waiting) == ([], 0)
     for call in (admin.schedule, admin.pause_schedule, admin.delete_schedule, admin.run_now, admin.skip_tick):

@@ -167,3 +167,67 @@ async def test_a_read_that_is_cancelled_is_given_back(
         slow.bytes_per_s = 0
         deliveries = await consumer.read()
     assert [(delivery.id, delivery.attempt) for delivery in deliveries] == [(id, 1) for id in ids]
+
+
+@pytest.fixture
+async def narrow(server: Server) -> AsyncIterator[Proxy]:
+    """A link to it that lets 2 MB of requests pass in a second."""
+
+    async def take_time(data: bytes) -> bytes:
+        await asyncio.sleep(len(data) / 2e6)
+        return data
+
+    async with Proxy(server.port) as proxy:
+        proxy.change_request = take_time
+        yield proxy
+
+
+@pytest.mark.slow
+async def test_large_messages_that_follow_are_sent(server: Server, prefix: str, narrow: Proxy) -> None:
+    """However many handlers end together: each request has as many as the link lets pass in time."""
+    worker = new_worker(narrow.url, prefix, timeout_s=2)
+    gate = asyncio.Event()
+    begun, followed = Handled(), Handled()
+
+    @worker.on("reports", concurrency=24)
+    async def follow(delivery: Delivery) -> None:
+        if len(delivery.body) > 1:
+            followed.append(delivery)
+            return
+        begun.append(delivery)
+        await gate.wait()
+        delivery.then(bytes(500_000))
+
+    async with (
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as sender,
+        managed(server.url, prefix),
+        working(worker),
+    ):
+        await sender.send_many("reports", [Message(body=b"x") for _ in range(24)])
+        await wait_until_async(lambda: len(begun) == 24)
+        gate.set()
+        await wait_until_async(lambda: len(followed) >= 24, 60)
+    assert sorted(begun.ids) == sorted(followed.ids)
+
+
+async def test_no_round_trip_sends_more_than_a_few_mib(*, server: Server, prefix: str, sender: AsyncProducer) -> None:
+    """Of the messages that follow; outcomes have the order of the deliveries, and a second ack changes nothing."""
+    await _send(sender, 12, 1)
+    core = Core(prefix, "billing")
+    with Connection(server.url) as connection:
+        deliveries, _ = _drive(connection, core.read(["orders"], limit=12))
+        for delivery in deliveries[1::2]:
+            delivery.then(bytes(1_000_000))
+        connection.run(core.ack(deliveries[:2]))
+        flow, sent, outcomes = core.ack(deliveries), list[int](), None
+        step: Any = next(flow)
+        while outcomes is None:
+            sent.append(sum(len(arg) for call in step for arg in call.args if isinstance(arg, bytes)))
+            try:
+                step = flow.send(connection.execute(step))
+            except StopIteration as stop:
+                outcomes = stop.value
+        followed, _ = _drive(connection, core.read(["orders"], limit=12))
+    assert outcomes == [AckOutcome.STALE] * 2 + [AckOutcome.ACKED] * 10
+    assert len(followed) == 6
+    assert 1_000_000 < max(sent) < 2_100_000

@@ -28,6 +28,7 @@ def test_a_life(queue: Queue) -> None:
     assert (found(queue).state, found(queue).attempts) == (State.READY, 0)
     (first,) = queue.read("g")
     assert (found(queue).state, found(queue).attempts) == (State.DELIVERED, 1)
+    assert [copy.consumer for copy in found(queue).copies] == ["c"]
     queue.nack(first, error="no", delay_ms=100)
     answer = found(queue)
     assert (answer.state, answer.due_ms, answer.attempts) == (State.RETRY, EPOCH_MS + 105, 1)

@@ -173,6 +173,8 @@ def test_a_skip_does_not_hold_up_a_new_rhythm(queue: Queue) -> None:
     skip(queue)
     assert ahead is not None
     assert put(queue, body=b"other").last_ms == ahead.last_ms
+    for paused in (True, False):
+        assert put(queue, body=b"other", paused=paused).last_ms == ahead.last_ms
     queue.advance(10)
     assert put(queue, every_ms=2 * MINUTE).last_ms == queue.now_ms
 

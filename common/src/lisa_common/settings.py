@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_va
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from lisa_common.errors import InvalidSettings
+from lisa_common.errors import InvalidInput, InvalidSettings, Verbatim
 from lisa_common.tls import Tls
 from lisa_common.validation import check_name, expected_by, read_address
 
@@ -159,6 +159,15 @@ class Settings(BaseSettings):
     def load(cls, **flags: Any) -> Self:
         """Settings from all sources; a flag of None counts as not given. Raises InvalidSettings."""
         return cls(**{name: value for name, value in flags.items() if value is not None})
+
+    @classmethod
+    def of(cls, given: Self | None, **flags: Any) -> Self:
+        """Settings as given, or from all sources. Raises InvalidSettings, and InvalidInput for another value."""
+        if given is None:
+            return cls.load(**flags)
+        if not isinstance(given, cls):
+            raise InvalidInput("settings", Verbatim(type(given).__name__), cls.__name__)
+        return given
 
     @classmethod
     def load_from(cls, tables: Mapping[str, Any], *, name: str, **flags: Any) -> Self:

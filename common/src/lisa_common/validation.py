@@ -22,6 +22,7 @@ __all__ = [
     "Duration",
     "body_bytes",
     "check_bool",
+    "check_bytes",
     "check_callable",
     "check_id",
     "check_int",
@@ -105,6 +106,13 @@ def check_bool(field: str, value: object) -> bool:
     """A bool, and nothing else that is true or false."""
     if not isinstance(value, bool):
         raise InvalidInput(field, value, "True or False")
+    return value
+
+
+def check_bytes(field: str, value: object) -> bytes:
+    """Bytes."""
+    if not isinstance(value, bytes):
+        raise InvalidInput(field, value, "bytes")
     return value
 
 

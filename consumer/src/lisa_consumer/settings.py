@@ -90,7 +90,7 @@ def settings_of(
     """
     if given is None:
         return ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
-    changed = {}
+    given, changed = ConsumerSettings.of(given), {}
     if concurrency is not None:
         changed["concurrency"] = check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
     if prefetch is not None:

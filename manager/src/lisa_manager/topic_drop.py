@@ -15,6 +15,7 @@ from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, scr
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import dropped_mark, mark_drop, parse_topic, store_policy
 from lisa_common.protocol.replies import numbers
+from lisa_common.validation import check_bool
 from lisa_manager.queries import first_error
 from lisa_manager.require_topic import require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
@@ -48,6 +49,7 @@ def drop_topic(
     Managers remember the drop for a while and keep serving the shards: a producer that does not know of the drop
     declares the topic again when it sends. So does a manager where a message has come during the drop.
     """
+    check_bool("force", force)
     gone = _Gone()
     try:
         return (yield from _drop(prefix, topic, gone, force=force, last=last, seen=seen))

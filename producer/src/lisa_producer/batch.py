@@ -12,7 +12,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
-from lisa_common.protocol.call import Flow, IndependentCalls, error_in
+from lisa_common.protocol.call import Flow, IndependentCalls, cut, error_in
 from lisa_common.protocol.ids import new_ids
 from lisa_common.protocol.producing import repeated
 from lisa_common.protocol.registry import Topics
@@ -259,20 +259,8 @@ class Sender:
         )
 
     def _cut(self, batch: Sequence[Outgoing], places: _Places) -> Iterator[_Places]:
-        """Cuts places so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
-        begin = size = 0
-        most, most_bytes = self.pace.messages, self.settings.batch_bytes
         sizes = [len(message.content) for message in _pick(batch, places)]
-        if len(sizes) <= most and sum(sizes) <= most_bytes:
-            # As most are.
-            yield places
-            return
-        for at, own in enumerate(sizes):
-            size += own
-            if at > begin and (size > most_bytes or at - begin == most):
-                yield places[begin:at]
-                begin, size = at, own
-        yield places[begin:]
+        return (places[part] for part in cut(sizes, self.pace.messages, self.settings.batch_bytes))
 
 
 def _pick(batch: Sequence[Outgoing], places: _Places) -> Sequence[Outgoing]:

@@ -56,7 +56,7 @@ class Producer(Closing):
         codec: Codec | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
-        self._settings = settings or ProducerSettings.load(redis_url=url)
+        self._settings = ProducerSettings.of(settings, redis_url=url)
         self._confirm = check_confirm(confirm)
         self._tracing = tracing.ask()
         METRICS.ask()

@@ -200,8 +200,8 @@ class Schedule(BaseModel):
         )
 
     def has_rhythm_of(self, other: "Schedule") -> bool:
-        """True if both tick at the same times."""
-        names = ("every_ms", "cron", "tz", "from_ms", "until_ms", "paused")
+        """True if both tick at the same times, unless one is paused."""
+        names = ("every_ms", "cron", "tz", "from_ms", "until_ms")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def dump(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class TopicPattern:
 
     def __init__(self, text: str) -> None:
         # The rest must be valid in a name.
-        check_name("topic", text.replace(_ANY, "x"))
+        check_name("topic", text.replace(_ANY, "x") if is_pattern(text) else text)
         self.text = text
         self._first, *self._rest = text.split(_ANY)
 

@@ -5,7 +5,7 @@ that yields calls, one or a pipeline of several, and receives their results; `li
 `lisa_common.client.async_connection` drive flows over a blocking and an asyncio client.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -25,6 +25,7 @@ __all__ = [
     "Unfinished",
     "command",
     "complete",
+    "cut",
     "error_in",
     "error_of_all",
     "in_part",
@@ -238,6 +239,21 @@ def complete(calls: Sequence[Call[Any]], results: list[Any], positions: Sequence
             results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
     if error and not isinstance(calls, IndependentCalls):
         raise error_of_all(error, calls, results)
+
+
+def cut(sizes: Sequence[int], most: int, most_bytes: int) -> Iterator[slice]:
+    """Cuts rows of these sizes into requests, so that none blocks the server or a link for long; one for no rows.
+
+    A row beyond the limit of bytes goes alone.
+    """
+    begin = size = 0
+    if len(sizes) > most or sum(sizes) > most_bytes:
+        for at, own in enumerate(sizes):
+            size += own
+            if at > begin and (size > most_bytes or at - begin == most):
+                yield slice(begin, at)
+                begin, size = at, own
+    yield slice(begin, len(sizes))
 
 
 _KEYLESS = frozenset(

@@ -221,6 +221,8 @@ class CopyState:
     at_ms: int | None
     """When the retry is due, or when the copy became garbage."""
     failure: Failure | None
+    consumer: str | None = None
+    """The consumer that has it, by the name at the server."""
 
     @property
     def attempts(self) -> int:
@@ -292,8 +294,9 @@ def _found(id: str, reply: list[Any]) -> Found | None:
 
 
 def _copies(places: list[Any], *, is_expired: bool) -> Iterator[CopyState]:
-    for group, state, at_ms, failure in places:
+    for group, state, at_ms, failure, consumer in places:
         copy_state = State.READY if state == b"unknown" else State(state.decode())
         if is_expired and copy_state in {State.READY, State.RETRY}:
             copy_state = State.EXPIRED
-        yield CopyState(text_of(group), copy_state, at_ms or None, read_failure(failure))
+        holder = text_of(consumer) or None
+        yield CopyState(text_of(group), copy_state, at_ms or None, read_failure(failure), holder)

@@ -320,8 +320,8 @@ class Topics:
         return known.layout if known else None
 
     def resolve_anew(self, topic: str) -> Flow[Layout]:
-        """As `resolve` for a checked name, but always reads the registry."""
-        yield from self._read([topic])
+        """As `resolve`, but always reads the registry."""
+        yield from self._read([check_name("topic", topic)])
         return self._known[topic].layout
 
     def find_undeclared(self, topics: Collection[str]) -> Flow[list[str]]:

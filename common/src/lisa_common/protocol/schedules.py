@@ -133,10 +133,12 @@ def write_schedule(
     definition, and does nothing.
     """
     rhythm = before is None or after is None or not after.has_rhythm_of(before.schedule)
-    since_ms = 0 if before is None else before.since_ms
+    since_ms = None
+    if before is not None and not rhythm and after is not None and after.paused == before.schedule.paused:
+        since_ms = before.since_ms
     return script(
         *("set_schedule", keys),
-        decode=partial(_written, after=after, since_ms=None if rhythm else since_ms),
+        decode=partial(_written, after=after, since_ms=since_ms),
         now_ms=now_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
@@ -144,7 +146,7 @@ def write_schedule(
         before=stored or b"",
         last="" if mark is None else mark.last_ms,
         following="" if mark is None or following_ms is None else following_ms,
-        since=since_ms,
+        since="" if since_ms is None else since_ms,
         rhythm=int(rhythm),
         skip=int(skip),
         first=int(first),

@@ -49,7 +49,7 @@ class AsyncConsumer(AsyncReading, Generic[V]):
         codec: Codec | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._settings = ConsumerSettings.of(settings, redis_url=url)
         self._topics = topic_names(topics)
         METRICS.ask()
         self._core = Core(self._settings.prefix, group, name, codec=check_codec(codec))

@@ -6,12 +6,13 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import UNDONE, LisaError
+from lisa_common.errors import UNDONE, InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow, error_in, in_part
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.protocol.side_by_side import run_each
-from lisa_common.validation import Duration
+from lisa_common.validation import Duration, check_list, check_name
+from lisa_consumer.delivery.arguments import check_delivery
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.settings import ConsumerSettings
 
@@ -36,7 +37,7 @@ class AsyncSettler:
     """
 
     def __init__(self, url: str | None = None, *, settings: ConsumerSettings | None = None) -> None:
-        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._settings = ConsumerSettings.of(settings, redis_url=url)
         self._connection = AsyncConnection.of(self._settings, name="lisa-settler", url=url)
         self._cores: OrderedDict[tuple[str, str], Core] = OrderedDict()
 
@@ -61,7 +62,7 @@ class AsyncSettler:
         return sum(released for _, released in await self._run(held, lambda core, batch: core.release(batch)))
 
     async def _each(self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[list[T]]]) -> list[T]:
-        results: dict[int, T] = {}
+        held, results = _check_held(held), dict[int, T]()
         for places, own in await self._run(held, flow):
             results.update(zip(places, own, strict=True))
         return [results[place] for place in range(len(held))]
@@ -70,7 +71,7 @@ class AsyncSettler:
         self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[T]]
     ) -> list[tuple[list[int], T]]:
         """Runs a flow for each consumer. Returns the places of its deliveries, and the result of its flow."""
-        places: dict[tuple[str, str], list[int]] = defaultdict(list)
+        held, places = _check_held(held), defaultdict[tuple[str, str], list[int]](list)
         for place, (delivery, consumer) in enumerate(held):
             places[delivery.group, consumer].append(place)
         flows = [flow(self._core(*of), [held[place].delivery for place in at]) for of, at in places.items()]
@@ -101,3 +102,11 @@ class AsyncSettler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _check_held(value: object) -> list[Held]:
+    held = [tuple(each) if isinstance(each, tuple) else (each,) for each in check_list("held", value, "Held")]
+    for each in held:
+        if len(each) != len(Held._fields):
+            raise InvalidInput("held", each, "pairs of a delivery and its consumer")
+    return [Held(check_delivery(delivery), check_name("consumer", consumer)) for delivery, consumer in held]

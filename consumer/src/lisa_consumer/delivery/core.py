@@ -19,7 +19,7 @@ from lisa_common.model.needs import Optional
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
-from lisa_common.protocol.call import Call, Flow, Pause
+from lisa_common.protocol.call import Call, Flow, Pause, cut, told_in_part
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, StartMark, mark
 from lisa_common.protocol.read_shards import ReadShards
@@ -34,13 +34,15 @@ from lisa_consumer.delivery.record_fetcher import RecordFetcher
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
 
-__all__ = ["Core", "Marks", "ReadPlan", "ReadResult"]
+__all__ = ["MAX_BYTES", "Core", "Marks", "ReadPlan", "ReadResult", "follow_up_sizes"]
 
 T = TypeVar("T")
 
 _follow_ups_of = itemgetter(Delivery._fields.index("follow_ups"))
 
 MAX_BATCH = 1_000  # most deliveries in one script call
+MAX_BYTES = 2 * 1024 * 1024
+"""Most bytes of messages that follow deliveries in one request, unless one alone has more."""
 
 _HASTY, _POLL_S = 3, 0.1
 """Empty reads in a row, too soon, after which the server does not wait; and how often it is asked from then on."""
@@ -323,8 +325,20 @@ class Core:
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries, and sends what follows them. Returns one outcome for each."""
-        outcomes = yield from self._call_shards(deliveries, self._ack, apart=_followed(deliveries))
+        if followed := _followed(deliveries):
+            return (yield from told_in_part(self._ack_followed(deliveries, followed)))
+        outcomes = yield from self._call_shards(deliveries, self._ack)
         count_acks(outcomes)
+        return outcomes
+
+    def _ack_followed(self, deliveries: Sequence[Delivery], followed: Collection[int]) -> Flow[list[AckOutcome]]:
+        """Acks deliveries, some with what follows them, by one request after another: a link may be slow."""
+        outcomes: list[AckOutcome] = []
+        for part in cut(follow_up_sizes(deliveries), MAX_BATCH, MAX_BYTES):
+            apart = {at - part.start for at in followed}
+            of_part = yield from self._call_shards(deliveries[part], self._ack, apart=apart)
+            count_acks(of_part)
+            outcomes += of_part
         return outcomes
 
     def _ack(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
@@ -434,7 +448,8 @@ class Core:
             return (yield calls) if calls else []
         heirs = self._marks.heirs(deliveries)
         replies: list[Any] = yield [*(self._mark(heir, StartMark.YES) for heir in heirs), *calls]
-        self._marks.inherit(heirs)
+        # A server may refuse a mark: then its heir is marked by the next request.
+        self._marks.inherit([heir for heir, is_marked in zip(heirs, replies, strict=False) if is_marked])
         return replies[len(heirs) :]
 
     def _by_shard(
@@ -467,7 +482,13 @@ def _followed(deliveries: Sequence[Delivery]) -> Collection[int]:
     for delivery in deliveries:
         if delivery.follow_ups is not None:
             delivery.follow_ups.close(delivery.entry.entry)
+    return {at for at, size in enumerate(follow_up_sizes(deliveries)) if size}
+
+
+def follow_up_sizes(deliveries: Sequence[Delivery]) -> list[int]:
+    """The bytes of the message that follows each delivery; 0 for none."""
     # Mostly there are none: deliveries that were read together share a `FollowUps`, and the loops are in C.
     if not any(set(map(_follow_ups_of, deliveries))):
-        return ()
-    return {at for at, delivery in enumerate(deliveries) if delivery.follow_up}
+        return [0] * len(deliveries)
+    found = [d.follow_ups.get(d.entry.entry) if d.follow_ups else None for d in deliveries]
+    return [len(each.outgoing.content) if each else 0 for each in found]

@@ -41,7 +41,7 @@ class Routing:
         self._routes: dict[str, Route] = {}
         self._patterns: list[PatternRoute] = []
         self._middleware: list[Middleware] = []
-        if callable(middleware):
+        if callable(middleware) or not isinstance(middleware, Iterable):
             raise InvalidInput("middleware", middleware, "a sequence of functions")
         for each in middleware:
             self.use(each)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery, Entry, delivery_of
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
@@ -12,7 +12,8 @@ from lisa_common.protocol import consuming, lending
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, error_in
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.lending import Loan
-from lisa_common.validation import Duration, check_id, duration_ms
+from lisa_common.validation import Duration, check_bool, check_bytes, check_id, check_name, duration_ms
+from lisa_consumer.delivery.arguments import check_delivery
 from lisa_consumer.delivery.core import Core
 
 __all__ = ["LendingFlows", "Lent", "Note", "Settlement"]
@@ -76,6 +77,9 @@ class LendingFlows(Core):
 
         All in one round trip. Raises InvalidInput for a lease that is no duration.
         """
+        check_bool("by_id", by_id)
+        for loan in loans:
+            _check_loan(loan)
         layouts = yield from self.topics.recall_each({delivery.topic for delivery, _ in loans})
         by_lease: dict[tuple[ShardKeys, int], list[int]] = {}
         for position, (delivery, lease) in enumerate(loans):
@@ -103,7 +107,7 @@ class LendingFlows(Core):
 
     def recall(self, topic: str, id: str) -> Flow[Lent | None]:
         """The lent delivery of an id; None if nothing is lent."""
-        [result] = yield from self._recall_each([(self.group, topic, check_id(id))])
+        [result] = yield from self._recall_each([(self.group, check_name("topic", topic), check_id(id))])
         if isinstance(result, LisaError):
             raise result
         return result[1] if result else None
@@ -128,7 +132,10 @@ class LendingFlows(Core):
         notes = [
             self._note(settlements[at], keys, lent) for at, keys, lent in found if settlements[at].note and lent.record
         ]
-        replies = (yield IndependentCalls([*notes, *calls]))[len(notes) :] if calls else []
+        replies = (yield IndependentCalls([*notes, *calls])) if calls else []
+        # A full server refuses notes, and has room once messages have ended.
+        refused = [note for note, reply in zip(notes, replies, strict=False) if isinstance(reply, LisaError)]
+        replies = replies[len(notes) :]
         drops: list[Call[Any]] = []
         for items, reply in zip(by_kind.values(), replies, strict=True):
             results = [reply] * len(items) if isinstance(reply, LisaError) else reply
@@ -139,7 +146,7 @@ class LendingFlows(Core):
                 if not isinstance(outcome, LisaError) and outcome not in (AckOutcome.STALE, NackOutcome.STALE):
                     drops.append(lending.drop_loan(keys, settlements[at].group, settlements[at].id))
         if drops:
-            yield IndependentCalls(drops)
+            yield IndependentCalls([*drops, *refused])
         return outcomes
 
     def _settlement_call(
@@ -188,30 +195,41 @@ class LendingFlows(Core):
     def store_note(self, topic: str, id: str, note: bytes, keep: Duration) -> Flow[None]:
         """Stores a note on a message for a time."""
         keep_ms = duration_ms("keep", keep, low_ms=1)
-        layouts = yield from self.topics.resolve_each([topic])
-        yield lending.store_note(layouts[topic].home(check_id(id)), id, note, keep_ms)
+        check_bytes("note", note)
+        layout = yield from self._layout(topic, id)
+        yield lending.store_note(layout.home(id), id, note, keep_ms)
 
     def read_note(self, topic: str, id: str) -> Flow[bytes | None]:
         """The note on a message; None for none."""
-        layouts = yield from self.topics.resolve_each([topic])
-        notes: list[bytes | None] = yield [lending.read_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
+        layout = yield from self._layout(topic, id)
+        notes: list[bytes | None] = yield [lending.read_note(keys, id) for keys in layout.homes(id)]
         return next((note for note in notes if note is not None), None)
 
     def drop_note(self, topic: str, id: str) -> Flow[bool]:
         """Forgets the note on a message. Returns whether there was one."""
-        layouts = yield from self.topics.resolve_each([topic])
-        counts: list[int] = yield [lending.drop_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
+        layout = yield from self._layout(topic, id)
+        counts: list[int] = yield [lending.drop_note(keys, id) for keys in layout.homes(id)]
         return any(counts)
 
     def end_window(self, topic: str, id: str) -> Flow[None]:
         """Ends the dedup window of an id."""
-        layouts = yield from self.topics.resolve_each([topic])
-        yield [lending.end_window(keys, id) for keys in layouts[topic].homes(check_id(id))]
+        layout = yield from self._layout(topic, id)
+        yield [lending.end_window(keys, id) for keys in layout.homes(id)]
+
+    def _layout(self, topic: str, id: str) -> Flow[Layout]:
+        check_id(id)
+        return (yield from self.topics.resolve_each([check_name("topic", topic)]))[topic]
 
     def server_time(self) -> Flow[int]:
         """The server's time in ms; of a Cluster, that of one node."""
         now_ms: int = yield consuming.server_time()
         return now_ms
+
+
+def _check_loan(value: object) -> None:
+    if not isinstance(value, tuple) or len(value) != 2:  # noqa: PLR2004 - a pair
+        raise InvalidInput("loan", value, "a delivery and a time")
+    check_delivery(value[0])
 
 
 def _lent(keys: ShardKeys, group: str, loan: Loan, record: Record | None) -> Lent:

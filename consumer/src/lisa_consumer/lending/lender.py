@@ -7,14 +7,14 @@ from typing import Any
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.per_loop import PerLoop
-from lisa_common.errors import Closed, OutcomeUnknown
+from lisa_common.errors import Closed, InvalidInput, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration, check_id, check_name, duration_ms
+from lisa_common.validation import Duration, check_bool, check_id, check_name, duration_ms
+from lisa_consumer.delivery.arguments import error_text
 from lisa_consumer.delivery.async_client import AsyncConsumer
 from lisa_consumer.lending.flows import LendingFlows, Lent, Note, Settlement
 from lisa_consumer.metrics import METRICS
-from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["AsyncLender"]
@@ -44,7 +44,7 @@ class AsyncLender(AsyncConsumer):
         settings: ConsumerSettings | None = None,
     ) -> None:
         """A read ends once it has `most_bytes` of records, and releases the others; one request brings 4 MiB."""
-        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._settings = ConsumerSettings.of(settings, redis_url=url)
         self._topics = ()  # each read names its own
         self._body = None
         METRICS.ask()
@@ -80,7 +80,9 @@ class AsyncLender(AsyncConsumer):
         Calls of many tasks share round trips, whatever their groups; the default is the lender's own group. `note` is
         kept for `AsyncLender.note`. Raises InvalidInput.
         """
-        outcome: AckOutcome | None = await self._end(Settlement(group or self.group, topic, id, note=note))
+        outcome: AckOutcome | None = await self._end(
+            Settlement(self.group if group is None else group, topic, id, note=note)
+        )
         return outcome
 
     async def nack_lent(
@@ -95,7 +97,9 @@ class AsyncLender(AsyncConsumer):
     ) -> NackOutcome | None:
         """Nacks the lent delivery of a message: see `nack`, and `reject` for `rejected`; None if nothing is lent."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
-        settlement = Settlement(group or self.group, topic, id, delay_ms, is_ack=False, rejected=rejected, error=error)
+        settlement = Settlement(
+            self.group if group is None else group, topic, id, delay_ms, is_ack=False, rejected=rejected, error=error
+        )
         outcome: NackOutcome | None = await self._end(settlement)
         return outcome
 
@@ -126,7 +130,11 @@ class AsyncLender(AsyncConsumer):
 
     async def _end(self, settlement: Settlement) -> Any:
         check_name("group", settlement.group)
-        topic_names(settlement.topic)
+        check_name("topic", settlement.topic)
+        error_text(settlement.error)
+        check_bool("rejected", settlement.rejected)
+        if not isinstance(settlement.note, Note | None):
+            raise InvalidInput("note", settlement.note, "a Note")
         check_id(settlement.id)
         return await self._enders.get().end(settlement)
 

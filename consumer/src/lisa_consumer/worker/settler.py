@@ -12,8 +12,9 @@ from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.escaping import safe_text
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.call import cut
 from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
-from lisa_consumer.delivery.core import MAX_BATCH, Core
+from lisa_consumer.delivery.core import MAX_BATCH, MAX_BYTES, Core, follow_up_sizes
 from lisa_consumer.events import delivery_event
 from lisa_consumer.handling.failure_log import log_failure, log_unsettled
 from lisa_consumer.metrics import METRICS, HandlerTimes
@@ -101,7 +102,8 @@ class Settler:
                 await asyncio.sleep(0)
 
     async def _settle_next(self, apart: asyncio.TaskGroup) -> None:
-        batch, self._ready = self._ready[:MAX_BATCH], self._ready[MAX_BATCH:]
+        batch = _first(self._ready, MAX_BYTES)
+        del self._ready[: len(batch)]
         self._hurries = False
         self._observe(batch)
         if self._apart:
@@ -214,7 +216,8 @@ class Settler:
         """Settles one shard by itself, until no delivery of it is left."""
         failures = 0
         while left := self._apart[shard]:
-            batch = left[:MAX_BATCH]
+            # What did not pass in time may pass in smaller requests.
+            batch = _first(left, MAX_BYTES >> failures)
             try:
                 await self._settle(batch, again=True)
             except OF_THE_SERVER as error:
@@ -245,6 +248,12 @@ class Settler:
             logger.warning(text, len(unbegun), error, extra=fields)
             self._end(unbegun)
         return [held for held in left if held.took_s is not None]
+
+
+def _first(held: list[HeldDelivery], most_bytes: int) -> list[HeldDelivery]:
+    """The first of these, as many as one request carries."""
+    batch = held[:MAX_BATCH]
+    return batch[next(cut(follow_up_sizes([each.delivery for each in batch]), MAX_BATCH, most_bytes))]
 
 
 def _log_release(held: HeldDelivery, shut_ms: int) -> None:

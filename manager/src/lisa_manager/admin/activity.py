@@ -1,8 +1,10 @@
 """Activity: who did what to how many messages, in one stream of bounded length, for the people who share a queue."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import activity_key, bytes_of, text_of
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.replies import pairs
@@ -14,6 +16,7 @@ _KEPT: Final = 10_000
 """About so many actions are kept, the latest."""
 
 _MOST: Final = 1_000
+_ENTRY: Final = re.compile(r"\d+-\d+")
 _LONGEST: Final = 1_000
 """Characters of a text that are kept."""
 
@@ -39,6 +42,8 @@ class Activity:
 
 def note(prefix: str, done: Activity) -> Flow[None]:
     """Adds an action to the list."""
+    if not isinstance(done, Activity):
+        raise InvalidInput("done", done, "an Activity")
     texts = (("who", done.who), ("what", done.what), ("topic", done.topic), ("detail", done.detail))
     fields = [word for name, text in texts for word in (name, bytes_of(text[:_LONGEST]))]
     yield command(
@@ -49,9 +54,15 @@ def note(prefix: str, done: Activity) -> Flow[None]:
 def read(prefix: str, limit: int, before: str | None) -> Flow[list[Activity]]:
     """The latest actions, newest first; with `before`, those that are older than this entry."""
     check_int("limit", limit, 1, _MOST)
-    last = "+" if before is None else f"({before}"
+    last = "+" if before is None else f"({_check_entry(before)}"
     rows: list[Activity] = yield command("XREVRANGE", activity_key(prefix), last, "-", "COUNT", limit, decode=_rows)
     return rows
+
+
+def _check_entry(value: object) -> str:
+    if not isinstance(value, str) or not _ENTRY.fullmatch(value):
+        raise InvalidInput("before", value, "the entry of an action")
+    return value
 
 
 def _rows(reply: list[Any]) -> list[Activity]:

@@ -367,8 +367,8 @@ class AsyncAdmin(AsyncObservingAdmin):
     async def skip_tick(self, topic: str, name: str) -> int | None:
         """Leaves out the next tick of a schedule; called again before that tick, it changes nothing.
 
-        Returns that tick, in ms since 1970; None where no more come. Raises UnknownSchedule, and InvalidInput for a
-        paused schedule.
+        A pause and a resume keep it left out; a new rhythm does not. Returns that tick, in ms since 1970; None where no
+        more come. Raises UnknownSchedule, and InvalidInput for a paused schedule.
         """
         return await self._run(changes.skip_tick(self._topics, topic, name))
 

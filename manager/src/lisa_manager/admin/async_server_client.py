@@ -33,7 +33,7 @@ class AsyncServerAdmin(AsyncClosing):
     """Runs the calls of operators; `ServerAdmin` is its twin."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
-        self._settings = settings or ManagerSettings.load(redis_url=url)
+        self._settings = ManagerSettings.load(redis_url=url) if settings is None else Settings.of(settings)
         self._prefix = self._settings.prefix
         self._patience_s = patience_s
         self._connection = AsyncConnection.of(self._settings, name="lisa-operator", url=url)

@@ -12,6 +12,7 @@ from lisa_common.model.keys import operations_key, text_of
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import pairs
+from lisa_common.validation import check_id
 
 __all__ = ["Operation", "new_operation_id", "read", "save", "stop"]
 
@@ -87,6 +88,7 @@ def read(prefix: str) -> Flow[list[Operation]]:
 
 def stop(prefix: str, id: str) -> Flow[bool]:
     """Asks for the end of a running operation, which ends after its present step. Returns whether it runs."""
+    check_id(id)
     running = {o.id for o in (yield from read(prefix)) if o.status == RUNNING}
     if id in running:
         yield command("HSET", operations_key(prefix), id + _STOP, 1)

@@ -27,7 +27,7 @@ class ServerAdmin(Closing):
     """Runs the calls of operators; `AsyncServerAdmin` is its twin."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
-        self._settings = settings or ManagerSettings.load(redis_url=url)
+        self._settings = ManagerSettings.load(redis_url=url) if settings is None else Settings.of(settings)
         self._url = url
         self._prefix = self._settings.prefix
         self._patience_s = patience_s

@@ -94,6 +94,7 @@ def _print(found: Found) -> None:
             ("priority", record.priority),
             *((f"header {name}", value) for name, value in record.headers.items() if name != DEATHS),
         ]
+    facts += [("held by", f"{copy.consumer} of group {copy.group}") for copy in found.copies if copy.consumer]
     for name, value in facts:
         say(f"{shown(name):12} {shown(str(value))}")
     if found.copies:
@@ -176,6 +177,7 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
         "error": failure.error if failure else None,
         "release": failure.release or None if failure else None,
         "failed_ms": failure.at_ms if failure else None,
+        **({"consumer": copy.consumer} if copy.consumer else {}),
     } | trace
 
 

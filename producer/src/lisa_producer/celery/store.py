@@ -52,7 +52,7 @@ class Store:
     @cached_property
     def _producer(self) -> Producer:
         # Celery's retry policy has the patience.
-        settings = self._settings or ProducerSettings.load(redis_url=self._url)
+        settings = ProducerSettings.of(self._settings, redis_url=self._url)
         return Producer(self._url, settings=settings.model_copy(update={"patience_s": 0.0}))
 
     def send(self, id: str, data: bytes, due: datetime) -> bool:

@@ -163,7 +163,7 @@ class Relay(Closing):
         self._most_rows = check_int("rows", rows, 1, _MOST_ROWS)
         self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
         self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=3_600)
-        given = settings or ProducerSettings.load(redis_url=url)
+        given = ProducerSettings.of(settings, redis_url=url)
         # It waits by itself, and without a lease.
         self._producer = Producer(confirm=confirm, settings=given.model_copy(update={"patience_s": 0.0}))
         self._name = secrets.token_hex(16)

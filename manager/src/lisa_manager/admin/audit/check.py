@@ -10,6 +10,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import fields_of
+from lisa_common.validation import check_bool, check_callable
 from lisa_manager.admin.audit.missing_groups import complete_groups, missing_groups
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
@@ -78,6 +79,8 @@ def check_topics(
 
     A topic that cannot be read is a finding, and does not keep the others from being checked.
     """
+    check_bool("repair", mend)
+    check_callable("on_progress", on_progress)
     layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from require_topic(prefix, topic))]
     shards = [keys for layout in layouts for keys in layout.served]
     findings: list[Finding] = []

@@ -11,7 +11,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
-from lisa_common.validation import Duration, check_callable, check_int, check_name, duration_ms, moment_ms
+from lisa_common.validation import Duration, check_bool, check_callable, check_int, check_name, duration_ms, moment_ms
 from lisa_manager.admin.garbage import shard
 from lisa_manager.admin.garbage.shard import REASONS, DeadLetter, Pages, Selector, read_merged
 from lisa_manager.queries import require_topic
@@ -125,6 +125,7 @@ def dead_letters(
 ) -> Flow[GarbageList]:
     """Lists dead letters of all shards."""
     check_int("limit", limit, 1, _MOST_LISTED)
+    check_bool("oldest_first", oldest_first)
     layout = yield from require_topic(prefix, topic)
     selector = yield from selector_of(where)
     shards = [Pages(keys, selector, newest_first=not oldest_first) for keys in layout.served]

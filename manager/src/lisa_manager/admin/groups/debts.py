@@ -11,7 +11,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.groups import join
 from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
-from lisa_common.validation import check_name
+from lisa_common.validation import check_bool, check_name
 from lisa_manager.admin.groups import drop
 from lisa_manager.admin.groups.backlog import Backlog, read_backlogs
 from lisa_manager.queries import PAGE, require_topic
@@ -72,6 +72,7 @@ class DroppedGroup:
 def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[DroppedGroup]:
     """Drops a group of a topic; raises UnknownTopic."""
     check_name("group", group)
+    check_bool("force", force)
     layout = yield from require_topic(prefix, topic)
     ended = yield from drop.drop_group(layout, group, force=force)
     return DroppedGroup(ended is not None, ended or 0)

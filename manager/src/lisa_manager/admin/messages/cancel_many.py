@@ -15,7 +15,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.paging import END, START, Listed, Page, Point
 from lisa_common.protocol.producing import CancelOutcome, State
-from lisa_common.validation import MAX_ID_BYTES, check_callable, headers_json, is_id, moment_ms
+from lisa_common.validation import MAX_ID_BYTES, check_bool, check_callable, headers_json, is_id, moment_ms
 from lisa_manager.admin.garbage.bulk import BulkResult, OnProgress, StopBulk
 from lisa_manager.queries import require_topic
 
@@ -71,6 +71,7 @@ def cancel_many(
     """Cancels selected waiting messages, those that are due first before others; leaves out those sent meanwhile."""
     if not isinstance(where, WaitingFilter):
         raise InvalidInput("where", where, "a WaitingFilter")
+    check_bool("dry_run", dry_run)
     check_callable("on_progress", on_progress)
     layout = yield from require_topic(prefix, topic)
     before_ms: int = (yield server_time()) + 1 if where.as_of is None else moment_ms("as_of", where.as_of)

@@ -7,9 +7,10 @@ from typing import Any
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.keys import PATTERNS, topics_key
 from lisa_common.model.pattern_policies import Origin, PatternPolicies, PatternPolicy, parse_patterns
+from lisa_common.model.topic_pattern import TopicPattern
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.registry import Topic, parse_topic, read_registry, store_patterns
-from lisa_common.validation import check_mapping, check_name
+from lisa_common.validation import check_bool, check_mapping, check_name
 from lisa_manager.admin.topics.policies import DEFAULT
 from lisa_manager.pattern_policies import apply_patterns
 
@@ -75,6 +76,8 @@ def drop_pattern(prefix: str, pattern: str, *, cap: bool) -> Flow[PatternChange 
 
     Raises InvalidInput before anything is written, for a topic that cannot have what others then give it.
     """
+    TopicPattern(pattern)
+    check_bool("cap", cap)
     while True:
         stored: bytes | None = yield command("HGET", topics_key(prefix), PATTERNS)
         policies = PatternPolicies.load(stored)
