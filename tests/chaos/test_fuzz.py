@@ -27,8 +27,8 @@ from lisa_testing import make_delivery
 from support import keys_left, remove_keys
 from support.commands import Commands
 
-many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 _numbers = st.one_of(
     st.integers(),

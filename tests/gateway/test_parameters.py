@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
@@ -25,7 +25,6 @@ def _read(query: str, form: str) -> Parameters:
     return asyncio.run(read_parameters(Request(scope, receive)))
 
 
-@settings(deadline=None)
 @given(_WORDS, _WORDS)
 def test_the_first_of_a_name_counts(query: list[str], form: list[str]) -> None:
     """That of the query before that of the form; names and values are read as by the standard library."""

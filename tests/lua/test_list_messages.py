@@ -11,7 +11,7 @@ from lisa_common.protocol.producing import State
 from support.queue import EPOCH_MS, Queue, outgoing
 
 HOUR = 3_600_000
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _read(queue: Queue, state: State, start: Point = START, end: Point = END, limit: int = 3) -> list[Listed]:

@@ -10,7 +10,7 @@ from lisa_common.model.record import UnreadableRecord, is_cancelled, pack_conten
 from lisa_common.protocol.scripts import _read
 from lisa_common.validation import headers_json
 
-WITH_CLIENT = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+WITH_CLIENT = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 times = st.integers(0, 2**48 - 1)
 words = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
 

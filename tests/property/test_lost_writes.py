@@ -102,7 +102,7 @@ CASES = st.builds(
 def test_acks_of_lost_deliveries_end_nothing_of_other_groups(redis_url: str, prefix: str) -> None:
     """Promises 2 and 9: what a group has not acked it still has, each copy in one place, and nothing else is left."""
 
-    @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate, Phase.shrink])
+    @settings(max_examples=EXAMPLES, phases=[Phase.explicit, Phase.generate, Phase.shrink])
     @given(case=CASES)
     def check(case: Case) -> None:
         _check(Run(Queue(connection, ShardKeys(prefix, "orders"))), case)

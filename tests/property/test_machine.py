@@ -677,7 +677,6 @@ def test_scripts_do_what_the_model_does(redis_url: str, client: redis.Redis, pre
             settings=settings(
                 max_examples=EXAMPLES * TIMES,
                 stateful_step_count=STEPS,
-                deadline=None,
                 print_blob=True,
                 phases=(Phase.reuse, Phase.generate, Phase.shrink),
                 suppress_health_check=list(HealthCheck),

@@ -225,7 +225,6 @@ def test_slots_hold(redis_url: str, client: redis.Redis, prefix: str) -> None:
             settings=settings(
                 max_examples=EXAMPLES * TIMES,
                 stateful_step_count=STEPS,
-                deadline=None,
                 suppress_health_check=list(HealthCheck),
                 phases=[phase for phase in Phase if phase is not Phase.explain],
             ),

@@ -118,7 +118,7 @@ def _bodies(draw: st.DrawFn) -> pa.Array:
 
 
 @given(body=_bodies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_body(body: pa.Array) -> None:
     """A body becomes JSON, or an error of its row that can be stored; no other exception comes out."""
     batch = pa.RecordBatch.from_arrays([body], names=["body"])
@@ -145,7 +145,7 @@ _ANY: list[tuple[str, pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_column(data: st.DataObject) -> None:
     """Any value of any column is taken, or refused by the error of its row."""
     chosen = data.draw(st.lists(st.sampled_from(_ANY), min_size=1, max_size=4, unique_by=lambda each: each[0]))

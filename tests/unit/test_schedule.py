@@ -94,7 +94,7 @@ def test_ticks_stay_within_their_limits() -> None:
     assert list(limited.ticks_after(12 * MINUTE)) == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(
         ["* * * * *", "*/7 * * * *", "30 2 * * *", "0 0 1 * *", "0 0 29 2 *", "*/20 * 3 * * *", "0 9-17 * * MON-FRI"]
@@ -117,7 +117,6 @@ def test_ticks_do_not_depend_on_where_one_begins(cron: str, tz: str, at: int, la
     assert start == at or len(recent) >= 2
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 200),
     st.integers(0, 50_000),

@@ -25,7 +25,6 @@ _IS_CI = bool(os.environ.get("LISA_TEST_ALL"))
 # CI draws others each time. The cases that schemathesis derives from the schema itself are run beside these.
 _SETTINGS = settings(
     max_examples=40 if _IS_CI else 12,
-    deadline=None,
     derandomize=not _IS_CI,
     suppress_health_check=list(HealthCheck),
 )
