@@ -405,7 +405,7 @@ class World:
         outcome = self.outcome
         groups = self.plan.cast.groups
         topics = {name: replace(it, groups=groups) for name, it in topics_of(policies_of(self.plan.cast)).items()}
-        events = sorted(self.recorder.events, key=lambda event: event.at)
+        events = sorted((*self.recorder.events, *self.network.repeats.events), key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
         outages = [event.at for event in events if isinstance(event, Outage)]
         if self.plan.cast.ticks and not self.plan.cast.schedules:
@@ -413,7 +413,7 @@ class World:
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
-        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages)
+        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages, self.network.repeats.events)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
         outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]
