@@ -19,6 +19,7 @@ from chaos.draining import audit, is_drained, keys_left, unfinished, write_left,
 from chaos.history import Clock as ClockSample
 from chaos.history import Drained, Fault, Outage, Problem, dump, now
 from chaos.kinds import STRANDED
+from chaos.timeline import Timeline
 from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
@@ -50,9 +51,12 @@ _CALM_S = 3.0
 _TRACES_S = 3.0
 """How long after a fault its traces show, at least."""
 
-_BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "end"))
+_BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "revise", "end"))
 _BY_OPERATOR = frozenset(
-    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "abort", "repair", "guest", "drop"),
+    (
+        *("reshard", "pause", "limit", "change the backoff", "replay", "purge", "abort", "repair", "guest", "drop"),
+        *("damage", "share a rate", "skip"),
+    )
 )
 
 
@@ -273,6 +277,7 @@ class World:
 
     def _kill_server(self, loss_s: float) -> None:
         self.recorder.write(Outage(now()))
+        self._operators.last_outage = now()
         self.server.kill(loss_s)
         self.network.cut_all()
         for topic in self._operators.lost_reshards():
@@ -396,8 +401,9 @@ class World:
             self.recorder.write(Problem(now(), 11, f"keys are left: {sorted(left)}"))
 
     def _allowed(self) -> list[bytes]:
-        """Keys of the schedule, and of topics that were dropped less than a minute ago."""
-        own = [key for key in self.admin.scan_iter(count=1_000) if b"{" + ticks.TICKS.encode() in key]
+        """Keys of the schedule and of rates, and of topics that were dropped less than a minute ago."""
+        keys = list(self.admin.scan_iter(count=1_000))
+        own = [key for key in keys if b"{" + ticks.TICKS.encode() in key or key.endswith(b":pace")]
         return [*own, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
 
     def judge(self) -> Outcome:
@@ -409,7 +415,10 @@ class World:
         verdict: Verdict = check(events, topics, groups)
         outages = [event.at for event in events if isinstance(event, Outage)]
         if self.plan.cast.ticks and not self.plan.cast.schedules:
-            ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS, outages)
+            timeline = Timeline([event for event in events if isinstance(event, ClockSample)])
+            changes, left = self._operators.changes, ticks.stored(self)
+            seen = self._programs.ticks
+            ticks.judge(verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
