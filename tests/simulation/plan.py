@@ -134,6 +134,8 @@ class Cast:
     """The groups that handle chains; the first of them handles drafts, too."""
     shifts_ms: tuple[int, ...]
     """How far the clocks of programs are ahead, in turn."""
+    are_named: bool = False
+    """Whether workers have names of their own, which their next lives have, too."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By topic, the policy fields that differ from the usual ones."""
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -187,6 +189,7 @@ def _cast(dice: random.Random) -> Cast:
         ticks=dice.random() < 0.3,
         linkers=LINKERS[: dice.choice((0, 0, 1, 2))],
         shifts_ms=tuple(dice.choice((0, 0, dice.randint(-90_000, 90_000))) for _ in range(5)),
+        are_named=dice.random() < 0.5,
     )
 
 

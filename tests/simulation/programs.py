@@ -81,7 +81,7 @@ class Programs:
             case "producer":
                 return lambda: self._produce(name)
             case "worker":
-                return lambda: _serve(self._worker(rest.partition("-")[0]))
+                return lambda: _serve(self._worker(rest.partition("-")[0], name if self._cast.are_named else None))
             case "linker":
                 return lambda: _serve(self._linker(rest.partition("-")[0]))
             case "clerk":
@@ -188,10 +188,10 @@ class Programs:
 
         return worker
 
-    def _worker(self, group: str) -> Worker:
-        worker = Worker(group, settings=_WORKER)
+    def _worker(self, group: str, name: str | None) -> Worker:
+        worker = Worker(group, name=name, settings=_WORKER)
         # As in the chaos suite: the history needs what the worker reads and settles, with the times.
-        worker._core = HoldingCore(PREFIX, group, self._history, self.holds)
+        worker._core = HoldingCore(PREFIX, group, name, self._history, self.holds)
 
         @worker.on(*self._cast.topics, timeout=_HANDLER_S)
         async def handle(delivery: Delivery) -> None:
