@@ -32,7 +32,7 @@ from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
-from simulation.operators import PERIOD_MS, Operators, policies_of, prepare
+from simulation.operators import PERIOD_MS, SPARE, Operators, policies_of, prepare
 from simulation.plan import Plan, Step, audited, names_of
 from simulation.programs import Programs
 from simulation.server import Server
@@ -401,10 +401,19 @@ class World:
             self.recorder.write(Problem(now(), 11, f"keys are left: {sorted(left)}"))
 
     def _allowed(self) -> list[bytes]:
-        """Keys of the schedule and of rates, and of topics that were dropped less than a minute ago."""
+        """Keys of the schedule and of rates, of topics that were dropped less than a minute ago, and empty streams.
+
+        An operator that dies, or is suspended, during a drop or reshard of the spare topic leaves those.
+        """
         keys = list(self.admin.scan_iter(count=1_000))
         own = [key for key in keys if b"{" + ticks.TICKS.encode() in key or key.endswith(b":pace")]
-        return [*own, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
+        spare = [key for key in keys if b"{" + SPARE.encode() in key and not self._holds(key)]
+        return [*own, *spare, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
+
+    def _holds(self, key: bytes) -> bool:
+        """Whether messages may be in a key."""
+        is_stream = key.endswith(b":ready")
+        return bool(self.admin.xlen(key)) if is_stream else not key.endswith(b":closed")
 
     def judge(self) -> Outcome:
         """The verdict on the history."""
