@@ -27,6 +27,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, dropped_key, schedules_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
+from lisa_common.protocol.registry import read_mark
 from simulation import holds, ticks
 from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
@@ -401,19 +402,25 @@ class World:
             self.recorder.write(Problem(now(), 11, f"keys are left: {sorted(left)}"))
 
     def _allowed(self) -> list[bytes]:
-        """Keys of the schedule and of rates, of topics that were dropped less than a minute ago, and empty streams.
-
-        An operator that dies, or is suspended, during a drop or reshard of the spare topic leaves those.
-        """
+        """Keys of the schedule, of rates, and of topics that were dropped less than a minute ago."""
         keys = list(self.admin.scan_iter(count=1_000))
         own = [key for key in keys if b"{" + ticks.TICKS.encode() in key or key.endswith(b":pace")]
-        spare = [key for key in keys if b"{" + SPARE.encode() in key and not self._holds(key)]
-        return [*own, *spare, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
+        return [*own, *self._spare(keys), *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
 
-    def _holds(self, key: bytes) -> bool:
-        """Whether messages may be in a key."""
-        is_stream = key.endswith(b":ready")
-        return bool(self.admin.xlen(key)) if is_stream else not key.endswith(b":closed")
+    def _spare(self, keys: list[bytes]) -> list[bytes]:
+        """Keys of the topic that operators drop: of shards that managers look after, and those that hold no messages.
+
+        Its operators may be suspended, and their sends late, so a manager declares it again when it remembers the drop.
+        """
+        mark, stored = self.admin.hget(dropped_key(PREFIX), SPARE), self.admin.hget(topics_key(PREFIX), SPARE)
+        layouts = [read_mark(PREFIX, SPARE, mark)[1]] if mark else []
+        layouts += [self.layout(SPARE)] if stored else []
+        known = {key.encode() for layout in layouts for shard in layout.served for key in shard.all()}
+        spare = [key for key in keys if b"{" + SPARE.encode() in key]
+        empty = [
+            key for key in spare if key.endswith(b":closed") or (key.endswith(b":ready") and not self.admin.xlen(key))
+        ]
+        return [*known, *empty]
 
     def judge(self) -> Outcome:
         """The verdict on the history."""
