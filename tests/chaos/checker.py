@@ -170,7 +170,8 @@ class _Judge:
         """Promise 8: nothing is read after a cancel that returned."""
         for ask in story.asks:
             if ask.what == "cancel" and ask.outcome in ("cancelled", "delivered"):
-                later = [d.taken.entry for d in story.deliveries if d.since > ask.until]
+                undone = story.undone(ask)
+                later = [d.taken.entry for d in story.deliveries if ask.until < d.since < undone]
                 excused = self._deliveries.rolled_back(ask.since, ask.until)
                 self._verdict.check(8, not later or excused, f"{story.name}: delivered as {later} after its cancel")
 

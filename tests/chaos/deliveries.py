@@ -217,7 +217,7 @@ class Deliveries:
             return "given back before it began"
         lives = story.lives(delivery.until)
         if attempt == 1 and max(1, len(same)) < lives:
-            return "replayed by an operator"
+            return "replayed by an operator" if story.asked("replay") else "a repeat of its send undid a cancel"
         reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
         if not reason and (free := [d for d in same if self._free(story, d, delivery)]):
             began = all(not d.untouched(delivery.until) for d in free)

@@ -29,6 +29,7 @@ __all__ = [
     "Problem",
     "Read",
     "Recorder",
+    "Repeated",
     "Sending",
     "Sent",
     "Settled",
@@ -108,6 +109,24 @@ class Asked:
     topic: str
     id: str
     delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A producer's own repeat of a send left at `since`, and reached the server at `at`, the first try at `stored`."""
+
+    at: float
+    since: float
+    stored: float
+    topic: str
+    id: str
+
+    def misses(self, since: float, until: float) -> bool:
+        """Returns whether it may undo a cancel of between two moments: one sooner after the store than its way took.
+
+        That is the exception in docs/guarantees.md#dedup.
+        """
+        return since < self.at and self.stored < until and since - self.stored < self.at - self.since
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +294,7 @@ class Drained:
 Event = (
     Sent
     | Asked
+    | Repeated
     | Told
     | Read
     | Unrecorded

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chaos.history import Fault, Letter, Problem, Sending, Taken, Unrecorded, Visit
+from chaos.history import Fault, Letter, Problem, Repeated, Sending, Taken, Unrecorded, Visit
 from chaos.timeline import Timeline
 from lisa_common.model.delivery import entry_place
 
@@ -121,6 +121,7 @@ class Story:
     id: str
     tries: list[Try] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
+    repeats: list[Repeated] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     """Group -> reason, where it is garbage in the end."""
@@ -137,8 +138,16 @@ class Story:
         return f"{self.topic}/{self.id}"
 
     def lives(self, until: float) -> int:
-        """The number of lives that it may have had by then: each replay gives it all of its attempts again."""
-        return 1 + sum(ask.since <= until for ask in self.asked("replay"))
+        """The number of lives that it may have had by then: each replay gives it all of its attempts again.
+
+        So does a repeat that undoes a cancel.
+        """
+        undone = [self.undone(ask) for ask in self.asked("cancel")]
+        return 1 + sum(since <= until for since in (*undone, *(ask.since for ask in self.asked("replay"))))
+
+    def undone(self, cancel: Ask) -> float:
+        """When a repeat of a send may have undone a cancel, as documented; `NEVER` if none may."""
+        return min((r.at for r in self.repeats if r.misses(cancel.since, cancel.until)), default=NEVER)
 
     @property
     def poison(self) -> bool:

@@ -15,6 +15,7 @@ from chaos.history import (
     Outage,
     Problem,
     Read,
+    Repeated,
     Sent,
     Settled,
     Settling,
@@ -96,6 +97,8 @@ class _Teller:
                 self.problems.append(event)
             case Visit():
                 self.visits.append(event)
+            case Repeated():
+                self.story(event.topic, event.id).repeats.append(event)
             case Unrecorded():
                 self.unrecorded.append(event)
 

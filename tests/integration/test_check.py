@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import pack_content
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.producing import State
+from lisa_common.protocol.scripts import load
+from lisa_manager import AsyncAdmin
 from lisa_manager.admin.audit.check import Report, check
 from lisa_manager.admin.audit.snapshot import look, read_snapshot, repair
+from lisa_producer import AsyncProducer
 from support.commands import Commands
+from support.proxy import Proxy
 from support.queue import Queue
+from support.server import Server
 
 DAY = 86_400_000
 
@@ -281,3 +288,22 @@ def _traffic(orders: Queue, redis_url: str, stop: Event) -> None:
             with suppress(ValueError):
                 queue.cancel(f"m{number}")
             queue.trim()
+
+
+async def test_a_repair_whose_reply_is_lost_is_told_and_goes_on(own_server: Callable[..., Server]) -> None:
+    """The request that mends damaged keys is repeated, and finds nothing to do: messages are mended all the same."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, AsyncProducer(server.url) as producer:
+        await producer.send("orders", b"x", id="a", delay=600)
+        with server.client() as client:
+            client.set(ShardKeys("lisa", "orders").of("waiting"), "no set")
+        async with AsyncAdmin(proxy.url, patience_s=5) as admin:
+            # Else the reply that is lost says that the server lacks the script.
+            await admin.load_scripts()
+            proxy.lose_reply_to(b"EVALSHA\r\n$40\r\n" + load("reset").sha.encode())
+            report = await admin.check("orders", repair=True)
+        assert proxy.lost == 1
+        assert [finding.mended for finding in report.findings] == [True, True]
+        found = await producer.find("orders", "a")
+        assert found is not None
+        assert found.state is State.WAITING

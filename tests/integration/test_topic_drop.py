@@ -13,6 +13,7 @@ from lisa_common.errors import OutcomeUnknown, Refused, UnknownTopic
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, IndependentCalls
+from lisa_common.protocol.registry import read_mark
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, AsyncAdmin, ManagerSettings
 from lisa_manager.admin.topics.policies import set_policy
@@ -124,6 +125,23 @@ async def test_a_reshard_that_ends_after_the_drop_brings_nothing_back(
     monkeypatch.setattr(discovering, "_GRACE_MS", 0)
     await Discoverer(connection, ShardTable(prefix, fallback_s=60)).turn()
     assert keys_left(client, prefix) == []
+
+
+def test_an_operator_that_was_suspended_forgets_no_drop_of_others(
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str
+) -> None:
+    """While it drops a topic, others reshard and drop it: producers may still send to the shards that they made."""
+
+    def meanwhile() -> None:
+        admin.reshard("orders", 2)
+        admin.drop_topic("orders", force=True)
+
+    admin.create_topic("orders")
+    with pytest.raises(OutcomeUnknown):
+        Stepped(stepping, interrupted(drop_topic(prefix, "orders", force=True), "drop", meanwhile)).finish()
+    mark: Any = client.hget(dropped_key(prefix), "orders")
+    _, layout = read_mark(prefix, "orders", mark)
+    assert layout.counts == (1, 2)
 
 
 def test_limits_end_where_a_message_comes_during_a_drop(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
+from chaos.history import now
 from simulation.loop import Program, context_of
 from simulation.strikes import Strike
 from simulation.wire import Wire
@@ -79,7 +80,7 @@ class Connection(asyncio.Transport):
             case "kill before":
                 network.loop.kill(self.program)
             case _:
-                self._later(self._there_at, network.serve, self, commands, strike)
+                self._later(self._there_at, network.serve, self, commands, strike, now())
 
     def reply(self, data: bytes, strike: Strike | None = None) -> None:
         """The server answers: bytes that the program gets some time later."""

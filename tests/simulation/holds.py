@@ -31,8 +31,8 @@ class Hold:
 class HoldingCore(RecordingCore):
     """Records what a consumer does, and notes each topic that it asks to hold back."""
 
-    def __init__(self, prefix: str, group: str, recorder: Recorder, holds: list[Hold]) -> None:
-        super().__init__(prefix, group, None, recorder)
+    def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder, holds: list[Hold]) -> None:
+        super().__init__(prefix, group, name, recorder)
         self._holds = holds
 
     def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from chaos.history import now
+from chaos.history import Repeated, now
 from chaos.recording import ReportingCore
 from chaos.verdict import Verdict
 from lisa_common.model.delivery import Delivery, entry_place
@@ -75,6 +75,7 @@ class Links:
         self._asks = defaultdict[tuple[str, str], list[Ask]](list)
         self._seen = defaultdict[tuple[str, str], list[Seen]](list)
         self._outages: Sequence[float] = ()
+        self._repeats: Sequence[Repeated] = ()
 
     def ask(self, topic: str, id: str, number: int | None) -> Ask:
         """Notes a request; its end is `Ask.end`."""
@@ -89,13 +90,18 @@ class Links:
         self._seen[delivery.topic, delivery.id].append(seen)
 
     def judge(
-        self, verdict: Verdict, groups: Sequence[str], lasts: Mapping[str, int], outages: Sequence[float]
+        self,
+        verdict: Verdict,
+        groups: Sequence[str],
+        lasts: Mapping[str, int],
+        outages: Sequence[float],
+        repeats: Sequence[Repeated],
     ) -> None:
         """Judges all chains and drafts of a run that is drained, whose server died at `outages`.
 
         `lasts` has the last number of each chain.
         """
-        self._outages = outages
+        self._outages, self._repeats = outages, repeats
         for (topic, id), asks in self._asks.items():
             seen = self._seen[topic, id]
             self._judge_cancels(verdict, asks, seen)
@@ -113,7 +119,8 @@ class Links:
             is_cancel = ask.number is None and ask.outcome != "failed"
             if not is_cancel or may_be_lost(self._outages, ask.since, ask.until):
                 continue
-            later = [each for each in seen if each.since > ask.until]
+            undone = self._undone(ask)
+            later = [each for each in seen if ask.until < each.since < undone]
             name = f"{ask.topic}/{ask.id}"
             promise = 8 if ask.outcome in ("cancelled", "delivered") else 9
             if promise == 8 or sent < ask.since:
@@ -121,10 +128,16 @@ class Links:
                     promise, not later, f"{name}: delivered after a cancel that said {ask.outcome!r}: {later}"
                 )
 
+    def _undone(self, cancel: Ask) -> float:
+        """When a repeat of a send may have undone a cancel, as documented; never, as a rule."""
+        own = [each for each in self._repeats if (each.topic, each.id) == (cancel.topic, cancel.id)]
+        return min((each.at for each in own if each.misses(cancel.since, cancel.until)), default=math.inf)
+
     def _judge_chain(self, verdict: Verdict, asks: Sequence[Ask], seen: Sequence[Seen], last: int, name: str) -> None:
         """Promises 2 and 3: links come one after another, each until it is done, and the chain ends with its last."""
+        begins_again = min((self._undone(ask) for ask in asks if ask.number is None), default=math.inf)
         for one, other in pairwise(sorted(seen, key=lambda each: entry_place(each.entry))):
-            in_turn = other.number - one.number in (0, 1)
+            in_turn = other.number - one.number in (0, 1) or (other.number == 0 and other.since > begins_again)
             first, second = sorted((one.since, other.since))
             excused = in_turn or may_be_lost(self._outages, first, second)
             verdict.check(3, excused, f"{name}: link {other.number} was delivered after {one.number}")

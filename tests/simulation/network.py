@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 from simulation.connection import Connection
 from simulation.loop import Loop, Program
+from simulation.repeats import Repeats
 from simulation.server import Server
 from simulation.strikes import Strike
 
@@ -49,6 +50,7 @@ class Network:
         self.commands: Counter[str] = Counter()
         self.pairs: Counter[tuple[str, str]] = Counter()
         """How often a script of one program came right after one of another in the same shard."""
+        self.repeats = Repeats()
         self.log: TextIO | None = None
         self.on_strike: Callable[[Strike, Program, str], object] = lambda *_: None
         self._seed = seed
@@ -58,7 +60,7 @@ class Network:
         self._poll = select.poll()
         self._strikes: list[Strike] = []
         self._last: dict[str, tuple[str, Program]] = {}
-        self._held: list[tuple[Connection, list[Any], Strike | None]] | None = None
+        self._held: list[tuple[Connection, list[Any], Strike | None, float]] | None = None
         self.refuses_until = 0.0
         """Until then it opens no connection."""
         loop.connect = self._connect
@@ -131,25 +133,27 @@ class Network:
     def go_on(self) -> None:
         """The server goes on after it hung."""
         held, self._held = self._held or [], None
-        for connection, commands, strike in held:
-            self.serve(connection, commands, strike)
+        for each in held:
+            self.serve(*each)
 
     def cut_all(self) -> None:
         """All connections break."""
         for connection in list(self._open):
             connection.cut()
 
-    def serve(self, connection: Connection, commands: list[Any], strike: Strike | None) -> None:
-        """The server's part of one request. Then what others were waiting for has come, too."""
+    def serve(self, connection: Connection, commands: list[Any], strike: Strike | None, since: float) -> None:
+        """The server's part of one request, written at `since`. Then what others were waiting for has come, too."""
         if connection.is_dead or connection.is_silent or not self.server.runs:
             return
         if self._held is not None:
-            self._held.append((connection, commands, strike))
+            self._held.append((connection, commands, strike, since))
             return
         self.exchanges += 1
         self.loop.clock.show_server()
         names = [_name_of(command) for command in commands]
         self._count(connection.program, commands, names)
+        for command, name in zip(commands, names, strict=True):
+            self.repeats.look(connection.program, name, command, since)
         blocks_s = _unbounded(commands, names)
         connection.is_subscribed |= "subscribe" in names
         self.note("asks", connection.name, commands)

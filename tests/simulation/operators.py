@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import redis
 
 from chaos.draining import Room, owed_to
-from chaos.history import Asked, Told, Visit, now
+from chaos.history import Asked, Problem, Told, Visit, now
 from chaos.topics import METERED, PREFIX, RESHARDED, policies_with
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
-from lisa_common.model.keys import split_copy
+from lisa_common.model.keys import ShardKeys, split_copy
 from lisa_common.model.policy import Policy
+from lisa_common.protocol.jobs import reserve
 from lisa_common.protocol.producing import State
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
@@ -22,7 +24,7 @@ from lisa_producer import AsyncProducer, ProducerSettings
 from simulation.links import CHAINS, LINKED, LOST_S
 from simulation.plan import Cast, Step
 from simulation.programs import URL
-from simulation.ticks import TICKS
+from simulation.ticks import TICKS, Change
 
 __all__ = ["PERIOD_MS", "SPARE", "Operators", "policies_of", "prepare"]
 
@@ -31,6 +33,10 @@ SPARE = "spare"
 
 _WINDOW_MS = 86_400_000
 """The dedup window: longer than all steps of the clock."""
+
+_LATER_S = 30 * 86_400
+"""Longer than all steps of the clock, too."""
+_LAST_ENTRY = "18446744073709551615-18446744073709551615"
 
 _TIMEOUT_S = 2.0
 _LOOKS = 30
@@ -98,7 +104,12 @@ class Operators:
         self._room = room
         self._guests: dict[str, None] = {}
         self._undo: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {}
-        self._filled = False
+        self._spares: dict[str, None] = {}
+        """Topics that are to be dropped."""
+        self.last_outage = 0.0
+        """When the server was last killed."""
+        self.changes: list[Change] = []
+        """Of the schedule."""
         self._resharded: dict[str, tuple[float, int]] = {}
         """When the last reshard of a topic began, and to how many shards."""
 
@@ -136,12 +147,12 @@ class Operators:
                 await undo(admin)
             for guest in list(self._guests):
                 await admin.drop_group(RESHARDED, guest, force=True)
-            if self._filled:
+            for topic in self._spares:
                 # A drop whose reply was lost is done already.
                 with suppress(UnknownTopic):
-                    await admin.drop_topic(SPARE, force=True)
+                    await admin.drop_topic(topic, force=True)
 
-    async def _do(self, admin: AsyncAdmin, step: Step) -> None:
+    async def _do(self, admin: AsyncAdmin, step: Step) -> None:  # noqa: C901 - one branch for each kind
         facts = step.facts
         match step.what:
             case "reshard":
@@ -163,7 +174,13 @@ class Operators:
             case "guest":
                 await self._visit(admin, f"guest-{step.number}", facts["stay_s"], fails=facts["fails"])
             case "drop":
-                await self._fill_and_drop(admin, facts["seconds"])
+                await self._fill_and_drop(admin, facts["seconds"], facts["shards"])
+            case "damage":
+                await self._damage(admin, f"broken-{step.number}", facts["kind"])
+            case "share a rate":
+                await self._share_rate(admin, f"job-{step.number}")
+            case "skip":
+                await self._skip(admin, facts["changes"])
 
     async def _meanwhile(
         self, admin: AsyncAdmin, topic: str, change: dict[str, Any], back: dict[str, Any], seconds: float
@@ -209,11 +226,60 @@ class Operators:
             await _fail(guest, fails)
         await admin.drop_group(RESHARDED, guest, force=True)
 
-    async def _fill_and_drop(self, admin: AsyncAdmin, seconds: float) -> None:
-        self._filled = True
+    def _blame(self, promise: int, since: float, is_kept: object, text: str) -> None:
+        """Notes what an operator found, unless a server that died may have lost what it did."""
+        if not is_kept and self.last_outage < since:
+            self._room.recorder.write(Problem(now(), promise, text))
+
+    async def _damage(self, admin: AsyncAdmin, topic: str, kind: str) -> None:
+        """Damages a topic of its own, as other programs may, and repairs it: no message is lost."""
+        since, keys, ids, raw = now(), ShardKeys(PREFIX, topic), ("a", "b", "c"), self._room.admin
+        self._spares[topic] = None
+        await admin.create_topic(topic)
+        async with AsyncProducer(settings=_PRODUCER) as producer:
+            for id in ids:
+                await producer.send(topic, b"", id=id, delay=_LATER_S)
+        match kind:
+            case "places":
+                raw.zrem(keys.of("waiting"), *ids[1:])
+            case "a key":
+                raw.set(keys.of("waiting"), "not a zset")
+            case _:
+                raw.xadd(keys.of("ready"), {"id": "stranger"}, id=_LAST_ENTRY)
+        await admin.check(topic, repair=True)
+        found = [await admin.find(topic, id) for id in ids]
+        is_mended = all(each and each.state is State.WAITING for each in found)
+        self._blame(9, since, is_mended, f"{topic}: after a repair of {kind}: {found}")
+        report = await admin.check(topic)
+        self._blame(9, since, not report.findings, f"{topic}: repaired, but {report.findings}")
+
+    async def _share_rate(self, admin: AsyncAdmin, job: str) -> None:
+        """Tasks of a job reserve parts of its rate, as those of a Spark job do: no two parts are of one moment."""
+        since, keys = now(), ShardKeys(PREFIX, SPARE)
+        calls = [reserve(keys, job, rate=10, count=count, now_ms="1000") for count in (1, 2, 3, 1, 2)]
+        waits = await asyncio.gather(*(admin._connection.call(call, patience_s=1) for call in calls))
+        parts = sorted(zip(waits, (100, 200, 300, 100, 200), strict=True))
+        is_kept = all(wait + ms <= following for (wait, ms), (following, _) in pairwise(parts))
+        self._blame(15, since, is_kept, f"{job}: parts of its rate meet: {parts}")
+
+    async def _skip(self, admin: AsyncAdmin, changes: int) -> None:
+        """Skips a tick of the schedule, and perhaps gives it another body, again and again."""
+        for number in range(changes + 1):
+            change = Change(now(), len(self.changes) + 1 if number else 0)
+            self.changes.append(change)
+            if number:
+                await admin.set_schedule(TICKS, "beat", body=f"tick{change.number}")
+            else:
+                change.tick_ms = await admin.skip_tick(TICKS, "beat")
+            change.until = now()
+
+    async def _fill_and_drop(self, admin: AsyncAdmin, seconds: float, shards: int) -> None:
+        self._spares[SPARE] = None
         await admin.create_topic(SPARE)
         async with AsyncProducer(settings=_PRODUCER) as producer:
             for delay in (0, 1, 3_600):
                 await producer.send(SPARE, b"", delay=delay)
+        if shards:
+            await admin.reshard(SPARE, shards)
         await asyncio.sleep(seconds)
         await admin.drop_topic(SPARE, force=True)

@@ -56,6 +56,7 @@ _STRUCK = {
         "repair",
         "drop",
         "abort",
+        *("declare", "set_schedule", "tick", "reset", "reserve"),
     ),
 }
 """The calls that a fault is aimed at, by the role of the program. Most calls of an idle program matter little."""
@@ -83,7 +84,10 @@ _FAULTS = {
     "abort": 5,
     "repair": 4,
     "guest": 4,
-    "drop": 1,
+    "drop": 2,
+    "damage": 2,
+    "share a rate": 1,
+    "skip": 4,
 }
 
 _RESENT_S = 12.0
@@ -130,6 +134,8 @@ class Cast:
     """The groups that handle chains; the first of them handles drafts, too."""
     shifts_ms: tuple[int, ...]
     """How far the clocks of programs are ahead, in turn."""
+    are_named: bool = False
+    """Whether workers have names of their own, which their next lives have, too."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By topic, the policy fields that differ from the usual ones."""
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -183,6 +189,7 @@ def _cast(dice: random.Random) -> Cast:
         ticks=dice.random() < 0.3,
         linkers=LINKERS[: dice.choice((0, 0, 1, 2))],
         shifts_ms=tuple(dice.choice((0, 0, dice.randint(-90_000, 90_000))) for _ in range(5)),
+        are_named=dice.random() < 0.5,
     )
 
 
@@ -226,7 +233,7 @@ def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
         facts: dict[str, Any] = {"by": dice.randrange(cast.producers), "topic": CHAINS}
         if dice.random() < 0.08:
             facts["cancelled_after_s"] = dice.uniform(0, 0.006)
-        what = dice.choice(("chain", "draft", "draft", "draft", "end"))
+        what = dice.choice(("chain", "draft", "draft", "draft", "revise", "end"))
         if what == "chain" or not chains:
             chains += 1
             facts |= {"id": f"chain-{chains}", "last": dice.choice((1, 3, 8)), "delay_ms": dice.choice((0, 100, 1_500))}
@@ -244,7 +251,7 @@ def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
                 "delay_ms": dice.choice((0, 500, 3_000)),
                 "fails": dice.choice((0, 1, 3)),
             }
-            yield at_s, "draft", facts
+            yield at_s, "revise" if what == "revise" else "draft", facts
 
 
 class _Messages:
@@ -290,6 +297,22 @@ def _faults(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]
         facts = draw(dice, cast) if draw else {}
         if facts is not None:
             yield at_s, what, facts
+            yield from _company(dice, cast, at_s, what, facts)
+
+
+def _company(dice: random.Random, cast: Cast, at_s: float, what: str, facts: dict[str, Any]) -> Iterator[_Drawn]:
+    """What comes with a step now and then, because by chance the two would hardly ever meet."""
+    if what == "reshard" and dice.random() < 0.25:
+        # As a fail-over: a server that lags loses any part of the reshard.
+        yield at_s + dice.uniform(0, 0.03), "server is killed", _DRAWS["server is killed"](dice, cast) or {}
+    elif what == "guest" and dice.random() < 0.5:
+        yield at_s + facts["stay_s"] + dice.uniform(0, 0.02), "repair", {"topic": RESHARDED}
+    elif what == "drop" and dice.random() < 0.7:
+        # An operator is suspended, and goes on after others have dropped the topic and made it again.
+        command = dice.choice(("declare", "close_shard", "set_policy", "send", "drop"))
+        frozen = {"role": "operator", "command": command, "fate": "freeze after", "seconds": dice.uniform(0.5, 5)}
+        yield at_s, "strike", frozen | {"down_s": 0.1}
+        yield at_s + dice.uniform(0.1, 1), "drop", (_DRAWS["drop"](dice, cast) or {})
 
 
 def _program(dice: random.Random, cast: Cast) -> str:
@@ -385,5 +408,8 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
     "abort": lambda dice, cast: {"topic": dice.choice(cast.topics)},
     "repair": lambda dice, cast: {"topic": dice.choice(audited(cast))},
     "guest": _only(RESHARDED, lambda dice: {"stay_s": dice.uniform(0.2, 6), "fails": dice.choice((0, 1, 2, 20))}),
-    "drop": lambda dice, _: {"seconds": dice.uniform(0.2, 3)},
+    "drop": lambda dice, _: {"seconds": dice.uniform(0.2, 3), "shards": dice.choice((0, 0, 2, 3))},
+    "damage": lambda dice, _: {"kind": dice.choice(("places", "a key", "the stream"))},
+    "share a rate": lambda _, __: {},
+    "skip": lambda dice, cast: {"topic": TICKS, "changes": dice.choice((0, 1, 2))} if cast.ticks else None,
 }

@@ -242,6 +242,35 @@ _ALL = (
         "  elseif false then\n",
     ),
     Plant(
+        "a skipped tick takes the one before along",
+        "A change of a schedule, whose next tick was skipped ahead of its time, takes back the message before that.",
+        "lua/tick.lua",
+        "    mark.skipped, mark.base = mark.skipped + 1, tick\n",
+        "    mark.skipped = mark.skipped + 1\n",
+    ),
+    Plant(
+        "nobody completes a reshard",
+        "A topic whose current shards are closed takes no messages until an operator reshards it again.",
+        "manager/src/lisa_manager/jobs/reshard_completer.py",
+        "        for topic in sorted(topics):\n",
+        "        for topic in sorted(topics)[:0]:\n",
+    ),
+    Plant(
+        "a group drop goes shard by shard",
+        "A repair meanwhile makes the group again in the shards where it is gone, because others have it.",
+        "manager/src/lisa_manager/admin/groups/drop.py",
+        "        count = yield from drop_in_shards(left, group, force=force)\n",
+        "        count = 0\n        for each in left:\n"
+        "            count += (yield from drop_in_shards([each], group, force=force)) or 0\n",
+    ),
+    Plant(
+        "lives of a worker share a name",
+        "What a worker marks as begun covers what its former life had read and not begun.",
+        "consumer/src/lisa_consumer/delivery/core.py",
+        'f"{self.shown_name}-{secrets.token_hex(4)}{MARKING}"',
+        'f"{self.shown_name}{MARKING}"',
+    ),
+    Plant(
         "a move of schedules loses the tick ahead",
         "A schedule that moves to other shards takes its next message back, and sends it no more.",
         "lua/leave.lua",

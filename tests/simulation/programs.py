@@ -17,6 +17,8 @@ from chaos.schedule_verdict import tick_ms_of
 from chaos.sending import Sends, options_of
 from chaos.topics import PREFIX
 from lisa_common.errors import LisaError
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.producing import UpdateOutcome, update
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
@@ -79,7 +81,7 @@ class Programs:
             case "producer":
                 return lambda: self._produce(name)
             case "worker":
-                return lambda: _serve(self._worker(rest.partition("-")[0]))
+                return lambda: _serve(self._worker(rest.partition("-")[0], name if self._cast.are_named else None))
             case "linker":
                 return lambda: _serve(self._linker(rest.partition("-")[0]))
             case "clerk":
@@ -149,6 +151,13 @@ class Programs:
             if step.what == "end":
                 ask.end(str(await producer.cancel(topic, facts["id"])))
                 return
+            if step.what == "revise":
+                # As a Spark job does, the only caller of this script.
+                revised = Message(body=body, id=facts["id"], delay=body["delay_ms"] / 1000).outgoing(LINKED[topic], "")
+                call = update(ShardKeys(PREFIX, topic), [revised])
+                [(outcome, _)] = await producer._connection.call(call, patience_s=_PATIENCE_S)
+                ask.end("replaced" if outcome is UpdateOutcome.UPDATED else "duplicate")
+                return
             options: Any = {"if_exists": "replace"} if topic == DRAFTS else {}
             result = await producer.send(topic, body, id=facts["id"], delay=body["delay_ms"] / 1000, **options)
             ask.end(str(result.outcome))
@@ -179,10 +188,10 @@ class Programs:
 
         return worker
 
-    def _worker(self, group: str) -> Worker:
-        worker = Worker(group, settings=_WORKER)
+    def _worker(self, group: str, name: str | None) -> Worker:
+        worker = Worker(group, name=name, settings=_WORKER)
         # As in the chaos suite: the history needs what the worker reads and settles, with the times.
-        worker._core = HoldingCore(PREFIX, group, self._history, self.holds)
+        worker._core = HoldingCore(PREFIX, group, name, self._history, self.holds)
 
         @worker.on(*self._cast.topics, timeout=_HANDLER_S)
         async def handle(delivery: Delivery) -> None:
@@ -199,7 +208,8 @@ class Programs:
         async def tick(delivery: Delivery) -> None:
             schedule, message = delivery.headers["lisa-schedule"], f"{delivery.id} in {delivery.shard!r}"
             tick_ms = tick_ms_of(delivery.headers)
-            self.ticks.append(Tick(schedule, tick_ms, message, int(time.time() * 1000), now()))
+            number = int(delivery.body.removeprefix(b"tick") or 0)
+            self.ticks.append(Tick(schedule, tick_ms, message, int(time.time() * 1000), now(), number))
 
         return worker
 

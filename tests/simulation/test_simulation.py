@@ -69,6 +69,32 @@ def test_a_chain_leaves_no_tombstone_for_a_clock_that_is_set_back(pool: Pool) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_planted", "way_s", "is_undone", "is_allowed"),
+    [(False, 0.0, False, True), (False, 1.5, True, True), (True, 0.0, True, False)],
+    ids=["a quick repeat", "a repeat that took longer than the cancel", "a planted fault"],
+)
+def test_a_repeat_may_undo_a_cancel_only_if_its_way_took_longer(
+    planted: Callable[[str], Pool], *, is_planted: bool, way_s: float, is_undone: bool, is_allowed: bool
+) -> None:
+    """As docs/guarantees.md#dedup says; seed 6593 met it. The reply is lost, then the message is cancelled."""
+    send = {"by": 0, "topic": "orders", "id": "m1", "mark": "m1", "plan": "ok", "size": 20, "delay_ms": 7_000}
+    strike = {"role": "producer", "command": "send", "seconds": way_s, "down_s": 0.1}
+    steps = [
+        (0.1, "strike", strike | {"fate": "swallow the reply"}),
+        (0.2, "send", send),
+        (0.3, "strike", strike | {"fate": "delay the request"}),
+        (1.0, "cancel", {"by": 0, "topic": "orders", "id": "m1"}),
+    ]
+    pool = planted("a repeat undoes a cancel" if is_planted else "")
+    cast = {"topics": ["orders"], "producers": 1}
+    answer = pool.play("1", 12.0, without=list(range(1_000)), calm=True, cast=cast, more=steps, tells=True)
+    assert not answer.get("error"), answer["error"]
+    assert any(line.startswith('["Read"') for line in answer["history"]) == is_undone
+    assert is_allowed == (not answer["violations"]), answer["violations"]
+
+
+@pytest.mark.slow
 def test_a_planted_fault_is_found_and_its_story_shrinks(planted: Callable[[str], Pool]) -> None:
     """A fault of the product shows, and a few steps are enough to show it again."""
     pool = planted("an ack leaves no tombstone")

@@ -1,16 +1,22 @@
-"""Promise 16, for one schedule that nobody changes: each tick is one message, and none is left out."""
+"""Promise 16, for one schedule: each tick is one message, and none is left out that was not skipped.
 
+Its rhythm stays; operators skip ticks, and give it another body, which has the number of the change.
+"""
+
+import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from chaos.draining import Room
 from chaos.schedule_verdict import tick_ms_of
+from chaos.timeline import Timeline
 from chaos.verdict import Verdict
 from lisa_common.model.record import unpack_record
 from simulation.links import may_be_lost
 
-__all__ = ["TICKS", "Tick", "judge", "stored"]
+__all__ = ["TICKS", "Change", "Tick", "judge", "stored"]
 
 TICKS = "ticks"
 """The topic of the schedule."""
@@ -27,6 +33,19 @@ class Tick(NamedTuple):
     """When, by the clock of its worker."""
     at: float
     """When, in the time of the history."""
+    number: int = 0
+    """Of the change that gave the schedule this body."""
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """An operator skips a tick, or with a number changes the body. `until` is infinite where the outcome is unknown."""
+
+    since: float
+    number: int = 0
+    until: float = math.inf
+    tick_ms: int | None = None
+    """The tick that was skipped."""
 
 
 def stored(room: Room) -> set[int]:
@@ -37,7 +56,14 @@ def stored(room: Room) -> set[int]:
 
 
 def judge(
-    verdict: Verdict, seen: Sequence[Tick], left: Collection[int], period_ms: int, outages: Sequence[float]
+    verdict: Verdict,
+    seen: Sequence[Tick],
+    left: Collection[int],
+    period_ms: int,
+    outages: Sequence[float],
+    *,
+    changes: Sequence[Change],
+    timeline: Timeline,
 ) -> None:
     """Judges the deliveries of a schedule. Ticks `left`, in ms, are still stored.
 
@@ -52,5 +78,16 @@ def judge(
         verdict.check(16, is_one, f"tick {tick_ms} is the messages {sorted(found)}")
         verdict.check(16, tick_ms % period_ms == 0, f"{tick_ms} is no tick of the schedule")
     if ids:
-        missing = {*range(min(ids), max(ids), period_ms)} - {*ids, *left}
-        verdict.check(16, not missing, f"ticks are left out: {sorted(missing)}")
+        skips = [each for each in changes if not each.number]
+        missing = {*range(min(ids), max(ids), period_ms)} - {*ids, *left, *(each.tick_ms for each in skips)}
+        unknown = sum(each.until == math.inf for each in skips)
+        verdict.check(16, len(missing) <= unknown, f"ticks are left out: {sorted(missing)}; {unknown} may be skipped")
+    firm = [each for each in changes if each.until < math.inf and not may_be_lost(outages, each.since, each.until)]
+    for change in firm:
+        if not change.number:
+            verdict.check(16, change.tick_ms not in ids, f"tick {change.tick_ms} came, though it was skipped")
+            continue
+        earlier = {each.number for each in changes if each.until < change.since} | {0}
+        now_ms = timeline.at_most(change.until, change.until)
+        late = [tick.tick_ms for tick in seen if tick.number in earlier and tick.tick_ms > now_ms]
+        verdict.check(16, not late, f"ticks of a former version came after change {change.number}: {late}")

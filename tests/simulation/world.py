@@ -19,6 +19,7 @@ from chaos.draining import audit, is_drained, keys_left, unfinished, write_left,
 from chaos.history import Clock as ClockSample
 from chaos.history import Drained, Fault, Outage, Problem, dump, now
 from chaos.kinds import STRANDED
+from chaos.timeline import Timeline
 from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
@@ -26,12 +27,13 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, dropped_key, schedules_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
+from lisa_common.protocol.registry import read_mark
 from simulation import holds, ticks
 from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
 from simulation.notebook import Notebook
-from simulation.operators import PERIOD_MS, Operators, policies_of, prepare
+from simulation.operators import PERIOD_MS, SPARE, Operators, policies_of, prepare
 from simulation.plan import Plan, Step, audited, names_of
 from simulation.programs import Programs
 from simulation.server import Server
@@ -50,9 +52,12 @@ _CALM_S = 3.0
 _TRACES_S = 3.0
 """How long after a fault its traces show, at least."""
 
-_BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "end"))
+_BY_PRODUCER = frozenset(("send", "again", "batch", "cancel", "reschedule", "chain", "draft", "revise", "end"))
 _BY_OPERATOR = frozenset(
-    ("reshard", "pause", "limit", "change the backoff", "replay", "purge", "abort", "repair", "guest", "drop"),
+    (
+        *("reshard", "pause", "limit", "change the backoff", "replay", "purge", "abort", "repair", "guest", "drop"),
+        *("damage", "share a rate", "skip"),
+    )
 )
 
 
@@ -273,6 +278,7 @@ class World:
 
     def _kill_server(self, loss_s: float) -> None:
         self.recorder.write(Outage(now()))
+        self._operators.last_outage = now()
         self.server.kill(loss_s)
         self.network.cut_all()
         for topic in self._operators.lost_reshards():
@@ -396,24 +402,43 @@ class World:
             self.recorder.write(Problem(now(), 11, f"keys are left: {sorted(left)}"))
 
     def _allowed(self) -> list[bytes]:
-        """Keys of the schedule, and of topics that were dropped less than a minute ago."""
-        own = [key for key in self.admin.scan_iter(count=1_000) if b"{" + ticks.TICKS.encode() in key]
-        return [*own, *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
+        """Keys of the schedule, of rates, and of topics that were dropped less than a minute ago."""
+        keys = list(self.admin.scan_iter(count=1_000))
+        own = [key for key in keys if b"{" + ticks.TICKS.encode() in key or key.endswith(b":pace")]
+        return [*own, *self._spare(keys), *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
+
+    def _spare(self, keys: list[bytes]) -> list[bytes]:
+        """Keys of the topic that operators drop: of shards that managers look after, and those that hold no messages.
+
+        Its operators may be suspended, and their sends late, so a manager declares it again when it remembers the drop.
+        """
+        mark, stored = self.admin.hget(dropped_key(PREFIX), SPARE), self.admin.hget(topics_key(PREFIX), SPARE)
+        layouts = [read_mark(PREFIX, SPARE, mark)[1]] if mark else []
+        layouts += [self.layout(SPARE)] if stored else []
+        known = {key.encode() for layout in layouts for shard in layout.served for key in shard.all()}
+        spare = [key for key in keys if b"{" + SPARE.encode() in key]
+        empty = [
+            key for key in spare if key.endswith(b":closed") or (key.endswith(b":ready") and not self.admin.xlen(key))
+        ]
+        return [*known, *empty]
 
     def judge(self) -> Outcome:
         """The verdict on the history."""
         outcome = self.outcome
         groups = self.plan.cast.groups
         topics = {name: replace(it, groups=groups) for name, it in topics_of(policies_of(self.plan.cast)).items()}
-        events = sorted(self.recorder.events, key=lambda event: event.at)
+        events = sorted((*self.recorder.events, *self.network.repeats.events), key=lambda event: event.at)
         verdict: Verdict = check(events, topics, groups)
         outages = [event.at for event in events if isinstance(event, Outage)]
         if self.plan.cast.ticks and not self.plan.cast.schedules:
-            ticks.judge(verdict, self._programs.ticks, ticks.stored(self), PERIOD_MS, outages)
+            timeline = Timeline([event for event in events if isinstance(event, ClockSample)])
+            changes, left = self._operators.changes, ticks.stored(self)
+            seen = self._programs.ticks
+            ticks.judge(verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
-        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages)
+        self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages, self.network.repeats.events)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
         outcome.story = [f"{at_s:8.3f} s  {line}" for at_s, line in sorted(told, key=lambda each: each[0])]

@@ -23,6 +23,7 @@ from chaos.history import (
     Problem,
     Read,
     Recorder,
+    Repeated,
     Sending,
     Sent,
     Settled,
@@ -810,6 +811,23 @@ def test_a_fault_may_swallow_the_reply_to_a_cancel(run: Run) -> None:
     run.add(Fault(4, 1.5, "restart the server"))
     run.ask(2, "cancel", "unknown")
     assert run.check().violations == []
+
+
+@pytest.mark.parametrize(
+    ("cancelled_at", "left_at", "broken"),
+    [(2, 1.5, set()), (3, 1.5, {8}), (3, 1.7, {8}), (5, 1.5, {8})],
+    ids=["sooner than the way", "as late as the way is long", "later", "when it had arrived"],
+)
+def test_a_repeat_may_undo_a_cancel_that_came_sooner_than_its_way_took(
+    run: Run, cancelled_at: float, left_at: float, broken: set[int]
+) -> None:
+    """As docs/guarantees.md#dedup says, and nothing wider. The message has all its attempts again."""
+    run.read(1.3)
+    run.ask(cancelled_at, "cancel", "delivered")
+    run.add(Repeated(left_at + 2, left_at, 1, "orders", "m1"))
+    run.ack(7, run.read(6))
+    assert run.check().broken & {8} == broken
+    assert run.check().explained["a repeat of its send undid a cancel"] == (not broken)
 
 
 def test_unknown_outcomes_may_go_either_way(run: Run) -> None:

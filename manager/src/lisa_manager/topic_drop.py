@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
-from lisa_common.model.keys import ShardKeys, history_key, idle_key, topics_key
+from lisa_common.model.keys import ShardKeys, dropped_key, history_key, idle_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
@@ -71,7 +71,8 @@ def _drop(
             yield from _make_again(layout, gone)
             return Dropped(done=False, messages=gone.messages, schedules=gone.schedules)
         now = yield server_time()
-        mark = dropped_mark(now, layout)
+        earlier: bytes | None = yield command("HGET", dropped_key(prefix), topic)
+        mark = dropped_mark(now, layout, earlier)
         # The mark comes first, so that managers always see the mark or the topic.
         yield mark_drop(layout, mark)
         if (yield store_policy(prefix, topic, stored, None)):
@@ -93,7 +94,8 @@ def _drop(
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages, schedules=gone.schedules)
         # A reshard has made new shards meanwhile. Look at them as well.
-        yield managing.forget_drop(layout.shards[0], mark)
+        if earlier is None:
+            yield managing.forget_drop(layout.shards[0], mark)
 
 
 @dataclass(slots=True)

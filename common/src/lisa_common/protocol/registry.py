@@ -117,9 +117,18 @@ def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
     return _by_topic(key, (yield command("HGETALL", key, decode=_flat)))
 
 
-def dropped_mark(now_ms: int, layout: Layout) -> str:
-    """The mark of a topic that is dropped now: the time, and the layout to which producers may still send."""
-    return f"{now_ms} {layout.policy.dump()}"
+def dropped_mark(now_ms: int, layout: Layout, earlier: bytes | None) -> str:
+    """The mark of a topic that is dropped now: the time, and the layout to which producers may still send.
+
+    Some may know that of the `earlier` mark, as the topic was made again since. If reshards lead there, it is that.
+    """
+    policy = layout.policy
+    if earlier is not None:
+        _, known = read_mark(layout.prefix, layout.topic, earlier)
+        if known.counts[: len(layout.counts)] == layout.counts:
+            fields = policy.model_dump(exclude_unset=True)
+            policy = Policy.of(fields | {"shards": known.policy.shards, "former": known.policy.former})
+    return f"{now_ms} {policy.dump()}"
 
 
 def mark_drop(layout: Layout, mark: str) -> Call[bool]:

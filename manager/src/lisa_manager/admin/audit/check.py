@@ -123,6 +123,16 @@ def _check_slots(keys: ShardKeys, *, mend: bool) -> Flow[list[Finding]]:
 
 def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
     """Checks the type of each key. Returns whether the shard can be read."""
+    broken = left = yield from _broken_keys(keys)
+    if broken and mend:
+        yield script("reset", keys, decode=bool)
+        # The reply does not tell: the first one may have been lost, and some keys are not removed.
+        left = yield from _broken_keys(keys)
+    report.findings += [Finding(keys.tag, problem, problem not in left) for problem in broken]
+    return not left
+
+
+def _broken_keys(keys: ShardKeys) -> Flow[list[Problem]]:
     kinds: list[bytes] = yield [command("TYPE", key) for key in keys.all()]
     broken = [
         Problem(Kind.DAMAGED, "", NO_GROUP, f"{name} must be a {KEY_TYPES[name]}; got a {text_of(kind)}", _RESET)
@@ -131,9 +141,7 @@ def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
     ]
     if kinds[TOPIC_KEYS.index("ready")] == b"stream" and (yield _last_entry(keys)) == _LAST:
         broken.append(Problem(Kind.DAMAGED, "", NO_GROUP, "its stream has used up its entry ids", _RESET))
-    mended = bool(broken) and mend and (yield script("reset", keys, decode=bool))
-    report.findings += [Finding(keys.tag, problem, mended) for problem in broken]
-    return mended or not broken
+    return broken
 
 
 def _last_entry(keys: ShardKeys) -> Call[str]:
