@@ -12,7 +12,7 @@ import pytest
 
 from lisa_common.errors import InvalidInput, InvalidSettings, LisaError
 from lisa_consumer import AsyncConsumer, AsyncLender, AsyncSettler, Consumer, ConsumerSettings, Held, Worker
-from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, State
+from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, Operation, State
 from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings
 from lisa_testing import make_delivery
 
@@ -40,6 +40,7 @@ _RIGHT: dict[str, Any] = {
     "state": State.WAITING,
     "topics": ["orders"],
     "done": Activity("me", "test"),
+    "operation": Operation("o", "me", "replay", "orders", "", 1),
 }
 """Arguments that calls need."""
 _OTHER_NAMES = {
@@ -61,7 +62,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "read": {"topics": "orders"},
 }
 """Arguments without which others of a call are not looked at."""
-_LEFT_OUT = {"close", "wait_for_server", "save_operation"}
+_LEFT_OUT = {"close", "wait_for_server"}
 _WRONG = (object(), [5], {"a": 5}, b"x", 1.5, -1)
 
 
@@ -138,7 +139,7 @@ async def test_each_argument_is_checked(clients: list[Any]) -> None:
         (partial(Consumer, "orders", "billing"), ["url", "name", "settings"]),
         (partial(AsyncConsumer, "orders", "billing"), ["url", "name", "settings"]),
         (AsyncSettler, ["url", "settings"]),
-        (partial(AsyncLender, "billing"), ["url", "name", "settings"]),
+        (partial(AsyncLender, "billing"), ["url", "name", "most_bytes", "settings"]),
         (partial(Worker, "billing"), ["url", "name", "codec", "middleware", "concurrency", "prefetch", "settings"]),
     ],
 )

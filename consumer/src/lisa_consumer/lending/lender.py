@@ -10,7 +10,7 @@ from lisa_common.client.per_loop import PerLoop
 from lisa_common.errors import Closed, InvalidInput, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration, check_bool, check_id, check_name, duration_ms
+from lisa_common.validation import Duration, check_bool, check_id, check_int, check_name, duration_ms
 from lisa_consumer.delivery.arguments import error_text
 from lisa_consumer.delivery.async_client import AsyncConsumer
 from lisa_consumer.lending.flows import LendingFlows, Lent, Note, Settlement
@@ -43,7 +43,12 @@ class AsyncLender(AsyncConsumer):
         most_bytes: int | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        """A read ends once it has `most_bytes` of records, and releases the others; one request brings 4 MiB."""
+        """A read ends once it has `most_bytes` of records, and releases the others; one request brings 4 MiB.
+
+        Raises InvalidInput for a limit that is no whole number from 1 to 2^62.
+        """
+        if most_bytes is not None:
+            check_int("most_bytes", most_bytes, 1, 1 << 62)
         self._settings = ConsumerSettings.of(settings, redis_url=url)
         self._topics = ()  # each read names its own
         self._body = None

@@ -8,6 +8,7 @@ import secrets
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
+from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import operations_key, text_of
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
@@ -60,7 +61,9 @@ def new_operation_id() -> str:
 
 
 def save(prefix: str, operation: Operation) -> Flow[bool]:
-    """Stores an operation and its progress. Returns whether somebody asked for its end."""
+    """Stores an operation and its progress. Returns whether somebody asked for its end. Raises InvalidInput."""
+    if not isinstance(operation, Operation):
+        raise InvalidInput("operation", operation, "an Operation")
     key = operations_key(prefix)
     now: int = yield server_time()
     stored: bytes | None = yield command("HGET", key, operation.id)
