@@ -52,23 +52,18 @@ local function replaceable(id)
   elseif is_finished(id, now) then
     return nil
   end
-  local owing, known, copies = redis.call('HGET', owed, id), {}, {}
+  local owing, copies = redis.call('HGET', owed, id), {}
   all_groups = all_groups or list_groups()
-  for i, group in ipairs(owing and names_in(owing) or all_groups) do
-    known[i] = copy_of(owing and group or group.name, id)
-  end
-  -- One command for all: of 500 messages that 100 groups retry, one for each would hold up the server for half a second.
-  for i, score in ipairs(#known > 0 and redis.call('ZMSCORE', retry, unpack(known)) or {}) do
-    if score then
-      copies[#copies + 1] = known[i]
+  for _, group in ipairs(owing and names_in(owing) or all_groups) do
+    local copy = copy_of(owing and group or group.name, id)
+    if redis.call('ZSCORE', retry, copy) then
+      copies[#copies + 1] = copy
     elseif owing then
       return nil
     end
   end
-  if #copies > 0 and redis.call('EXISTS', parked) == 1 then
-    for _, copy in ipairs(copies) do
-      unindex(retry, copy)
-    end
+  for _, copy in ipairs(copies) do
+    unindex(retry, copy)
   end
   return #copies > 0 and copies or nil
 end
