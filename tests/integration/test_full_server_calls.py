@@ -10,7 +10,7 @@ from lisa_common.model.keys import topics_key
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, ManagerSettings, WaitingFilter
 from lisa_producer import Message, Producer, ProducerSettings
-from support import Server
+from support import Server, wait_until
 
 _SMALL = 1_000_000
 """Less than an empty server needs, in bytes."""
@@ -102,10 +102,13 @@ def test_messages_are_cancelled_and_purged(
 
 
 def test_a_schedule_is_paused_and_deleted(admin: Admin, client: redis.Redis) -> None:
-    """A schedule that fills the server can be stopped."""
+    """A schedule that fills the server can be stopped, also while the server takes none of its ticks."""
     admin.set_schedule("orders", "often", every=1)
+    admin.set_schedule("orders", "deleted", every=1)
     _fill(client)
+    wait_until(lambda: all(each.is_overdue for each in admin.list_schedules()))
     admin.pause_schedule("orders", "often")
+    admin.delete_schedule("orders", "deleted")
     [schedule] = admin.list_schedules()
     assert schedule.schedule.paused
     admin.delete_schedule("orders", "often")

@@ -204,7 +204,11 @@ def _is_made(topics: Topics, home: Home, name: str, changed: Changed, made: list
 
 def _send_due(home: Home, before: Definition, mark: Mark, now_ms: int) -> Flow[tuple[Mark | None, int | None]]:
     """Sends what is due. Returns the mark, and when the tick after it is due; no mark where it cannot be sent."""
-    ticked = yield from advance(home, before, mark, now_ms)
+    try:
+        ticked = yield from advance(home, before, mark, now_ms)
+    except Refused:
+        # A full server takes no tick either, and what fills it may be this schedule.
+        return None, None
     if ticked.mark is None or before.schedule.paused:
         return ticked.mark, None
     following_ms = next_due_ms(before.schedule, ticked.mark.last_ms)
