@@ -110,7 +110,7 @@ class Operators:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._guests: dict[str, float] = {}
-        """When a drop of each ended that must have been for good; infinite if it is not known to be."""
+        """When a drop of each ended that must have been for good; -inf if it is not known to be."""
         self._undo: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {}
         self._spares: dict[str, None] = {}
         """Topics that are to be dropped."""
@@ -228,7 +228,7 @@ class Operators:
             await asyncio.sleep(0.1)
 
     async def _visit(self, admin: AsyncAdmin, guest: str, stay_s: float, *, fails: int) -> None:
-        self._guests[guest], began = math.inf, now()
+        self._guests[guest], began = -math.inf, now()
         await admin.create_group(RESHARDED, guest)
         # A late request may make the group again after its drop, and so may a reshard.
         since, is_prompt = now(), now() < began + _TIMEOUT_S / 2

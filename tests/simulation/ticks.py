@@ -21,6 +21,8 @@ __all__ = ["TICKS", "Change", "Tick", "judge", "stored"]
 TICKS = "ticks"
 """The topic of the schedule."""
 
+_SLACK_MS = 5.0
+
 
 class Tick(NamedTuple):
     """A delivery of a tick."""
@@ -93,3 +95,7 @@ def judge(
         now_ms = timeline.at_most(change.until, change.until)
         late = [tick.tick_ms for tick in seen if tick.number in earlier and tick.tick_ms > now_ms]
         verdict.check(16, not late, f"ticks of a former version came after change {change.number}: {late}")
+        # A change first sends what is due by the former version.
+        due_ms = timeline.at_least(change.since, change.since) - _SLACK_MS
+        early = [tick.tick_ms for tick in seen if tick.number == change.number and tick.tick_ms < due_ms]
+        verdict.check(16, not early, f"ticks that were due before change {change.number} came with its body: {early}")
