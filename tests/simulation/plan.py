@@ -312,9 +312,16 @@ def _company(dice: random.Random, cast: Cast, at_s: float, what: str, facts: dic
         # Its drop takes some round trips, and a repair comes between two of them.
         for _ in range(3):
             yield at_s + facts["stay_s"] + dice.uniform(0, 0.06), "repair", {"topic": RESHARDED}
-    elif what == "skip" and dice.random() < 0.5:
+    elif what == "skip" and cast.ticks_skip and dice.random() < 0.7:
         # The tick before still waits.
         yield max(0.0, at_s - dice.uniform(0, 2.5)), "pause", {"topic": TICKS, "seconds": dice.uniform(1, 5)}
+    elif what == "drop" and facts["shards"] and dice.random() < 0.4:
+        # A fail-over loses the reshard of a topic that was there before, and its operator closes the former shards.
+        yield max(0.0, at_s - 1.5), "drop", {"seconds": dice.uniform(4, 8), "shards": 0}
+        late = {"role": "operator", "command": "close_shard", "fate": "delay the request", "seconds": 1.5}
+        yield at_s, "strike", late | {"down_s": 0.1}
+        killed_s = dice.uniform(0.2, 0.8)
+        yield at_s + killed_s, "server is killed", {"loss_s": killed_s + dice.uniform(0, 0.5), "down_s": 0.01}
     elif what == "drop" and dice.random() < 0.7:
         # An operator is suspended, and goes on after others have dropped the topic and made it again.
         command = dice.choice(("declare", "close_shard", "set_policy", "send", "drop"))

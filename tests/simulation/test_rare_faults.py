@@ -1,4 +1,4 @@
-"""Directed runs for faults that drawn runs hardly meet: the product passes each, and with its planted fault none does."""
+"""Directed runs for faults that drawn runs hardly meet: the product passes each, and its planted fault is found."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_a_repair_does_not_bring_a_dropped_group_back(pools: ExitStack) -> None:
 
 
 def test_a_worker_that_comes_back_under_its_name_charges_no_attempt(pools: ExitStack) -> None:
-    """Its former life had read messages and not begun them, because all its handlers hung. The new one begins another."""
+    """Its former life had read a message and not begun it, because all its handlers hung. The new one begins another."""
 
     def send(at_s: float, mark: str, plan: str) -> tuple[float, str, dict[str, Any]]:
         message = {"id": mark, "mark": mark, "plan": plan, "size": 20, "delay_ms": 0}

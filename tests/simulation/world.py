@@ -435,9 +435,7 @@ class World:
             changes, left = self._operators.changes, ticks.stored(self)
             seen = self._programs.ticks
             may_skip = self.plan.cast.ticks_skip
-            ticks.judge(
-                verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline, may_skip=may_skip
-            )
+            ticks.judge(verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline, may_skip=may_skip)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
