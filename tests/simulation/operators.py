@@ -1,6 +1,7 @@
 """Operators: each is a program that makes one change, and may die on the way."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import redis
 
 from chaos.draining import Room, owed_to
 from chaos.history import Asked, Problem, Told, Visit, now
-from chaos.topics import METERED, PREFIX, RESHARDED, policies_with
+from chaos.topics import PREFIX, RESHARDED, policies_with
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.keys import ShardKeys, split_copy
 from lisa_common.model.policy import Policy
@@ -19,6 +20,7 @@ from lisa_common.protocol.jobs import reserve
 from lisa_common.protocol.producing import State
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
+from lisa_manager.admin.audit.problem import Kind
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from simulation.links import CHAINS, LINKED, LOST_S
@@ -43,6 +45,10 @@ _LOOKS = 30
 """How often an operator looks for a message to abort."""
 PERIOD_MS = 2_000
 """Of the schedule."""
+_COMPLETED_S = 15.0
+"""Within this time after the last fault managers complete a reshard."""
+_SUSPENDED_S = 12.0
+"""Longer than any operator is suspended, or its request late."""
 
 _ADMIN = ManagerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S)
 _CONSUMER = ConsumerSettings(redis_url=URL, prefix=PREFIX, timeout_s=_TIMEOUT_S, patience_s=1)
@@ -77,7 +83,8 @@ async def prepare(cast: Cast) -> None:
         if cast.ticks:
             await admin.create_topic(TICKS, visibility_ms=2_000, max_retries=50)
             await admin.create_group(TICKS, cast.groups[0])
-            for name, fields in (cast.schedules or {"beat": {"every": PERIOD_MS / 1000}}).items():
+            beat = {"every": PERIOD_MS / 1000, "overlap": "skip" if cast.ticks_skip else "allow"}
+            for name, fields in (cast.schedules or {"beat": beat}).items():
                 moments = {
                     each: datetime.fromtimestamp(fields[each], UTC) for each in ("start", "until") if each in fields
                 }
@@ -102,12 +109,15 @@ class Operators:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._guests: dict[str, None] = {}
+        self._guests: dict[str, float] = {}
+        """When a drop of each ended that must have been for good; -inf if it is not known to be."""
         self._undo: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {}
         self._spares: dict[str, None] = {}
         """Topics that are to be dropped."""
         self.last_outage = 0.0
         """When the server was last killed."""
+        self.calm_since = math.inf
+        """When all faults were over."""
         self.changes: list[Change] = []
         """Of the schedule."""
         self._resharded: dict[str, tuple[float, int]] = {}
@@ -145,7 +155,8 @@ class Operators:
         async with _connected() as admin:
             for undo in list(self._undo.values()):
                 await undo(admin)
-            for guest in list(self._guests):
+            for guest, since in list(self._guests.items()):
+                self._blame(9, since, not self._has_group(guest), f"{guest}: it is a group after its drop")
                 await admin.drop_group(RESHARDED, guest, force=True)
             for topic in self._spares:
                 # A drop whose reply was lost is done already.
@@ -159,7 +170,7 @@ class Operators:
                 self._resharded[facts["topic"]] = now(), facts["shards"]
                 await admin.reshard(facts["topic"], facts["shards"])
             case "pause":
-                await self._meanwhile(admin, METERED, {"paused": True}, {"paused": False}, facts["seconds"])
+                await self._meanwhile(admin, facts["topic"], {"paused": True}, {"paused": False}, facts["seconds"])
             case "limit":
                 limits: dict[str, Any] = {name: facts[name] for name in ("max_in_flight", "rate") if name in facts}
                 await self._meanwhile(admin, "orders", limits, dict.fromkeys(limits), facts["seconds"])
@@ -217,14 +228,23 @@ class Operators:
             await asyncio.sleep(0.1)
 
     async def _visit(self, admin: AsyncAdmin, guest: str, stay_s: float, *, fails: int) -> None:
-        self._guests[guest] = None
+        self._guests[guest], began = -math.inf, now()
         await admin.create_group(RESHARDED, guest)
-        since = now()
+        # A late request may make the group again after its drop, and so may a reshard.
+        since, is_prompt = now(), now() < began + _TIMEOUT_S / 2
         await asyncio.sleep(stay_s)
         self._room.recorder.write(Visit(now(), since, RESHARDED, guest, owed_to(self._room, RESHARDED, guest)))
         if fails:
             await _fail(guest, fails)
         await admin.drop_group(RESHARDED, guest, force=True)
+        resharded, _ = self._resharded.get(RESHARDED, (-math.inf, 0))
+        if is_prompt and resharded < now() - _SUSPENDED_S:
+            self._guests[guest] = now()
+
+    def _has_group(self, guest: str) -> bool:
+        names = [keys.of("ready") for keys in self._room.layout(RESHARDED).served]
+        found = [self._room.admin.xinfo_groups(name) for name in names if self._room.admin.exists(name)]
+        return any(group["name"] == guest.encode() for of_shard in found for group in of_shard)
 
     def _blame(self, promise: int, since: float, is_kept: object, text: str) -> None:
         """Notes what an operator found, unless a server that died may have lost what it did."""
@@ -282,4 +302,15 @@ class Operators:
         if shards:
             await admin.reshard(SPARE, shards)
         await asyncio.sleep(seconds)
+        await self._until_open(admin, SPARE)
         await admin.drop_topic(SPARE, force=True)
+
+    async def _until_open(self, admin: AsyncAdmin, topic: str) -> None:
+        """Waits for managers, where a program that was suspended has closed the current shards of a topic."""
+        while any(finding.problem.kind is Kind.CLOSED for finding in (await admin.check(topic)).findings):
+            if now() > self.calm_since + _COMPLETED_S:
+                report = await admin.check(topic, repair=True)
+                found = [each for each in report.findings if each.mended and each.problem.kind is Kind.CLOSED]
+                self._blame(14, self.calm_since, not found, f"{topic}: nobody completes its reshard")
+                return
+            await asyncio.sleep(1)

@@ -136,6 +136,8 @@ class Cast:
     """How far the clocks of programs are ahead, in turn."""
     are_named: bool = False
     """Whether workers have names of their own, which their next lives have, too."""
+    ticks_skip: bool = False
+    """Whether the schedule leaves a tick out while an earlier one is not done."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By topic, the policy fields that differ from the usual ones."""
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -190,6 +192,7 @@ def _cast(dice: random.Random) -> Cast:
         linkers=LINKERS[: dice.choice((0, 0, 1, 2))],
         shifts_ms=tuple(dice.choice((0, 0, dice.randint(-90_000, 90_000))) for _ in range(5)),
         are_named=dice.random() < 0.5,
+        ticks_skip=dice.random() < 0.5,
     )
 
 
@@ -306,7 +309,19 @@ def _company(dice: random.Random, cast: Cast, at_s: float, what: str, facts: dic
         # As a fail-over: a server that lags loses any part of the reshard.
         yield at_s + dice.uniform(0, 0.03), "server is killed", _DRAWS["server is killed"](dice, cast) or {}
     elif what == "guest" and dice.random() < 0.5:
-        yield at_s + facts["stay_s"] + dice.uniform(0, 0.02), "repair", {"topic": RESHARDED}
+        # Its drop takes some round trips, and a repair comes between two of them.
+        for _ in range(3):
+            yield at_s + facts["stay_s"] + dice.uniform(0, 0.06), "repair", {"topic": RESHARDED}
+    elif what == "skip" and cast.ticks_skip and dice.random() < 0.7:
+        # The tick before still waits.
+        yield max(0.0, at_s - dice.uniform(0, 2.5)), "pause", {"topic": TICKS, "seconds": dice.uniform(1, 5)}
+    elif what == "drop" and facts["shards"] and dice.random() < 0.4:
+        # A fail-over loses the reshard of a topic that was there before, and its operator closes the former shards.
+        yield max(0.0, at_s - 1.5), "drop", {"seconds": dice.uniform(4, 8), "shards": 0}
+        late = {"role": "operator", "command": "close_shard", "fate": "delay the request", "seconds": 1.5}
+        yield at_s, "strike", late | {"down_s": 0.1}
+        killed_s = dice.uniform(0.2, 0.8)
+        yield at_s + killed_s, "server is killed", {"loss_s": killed_s + dice.uniform(0, 0.5), "down_s": 0.01}
     elif what == "drop" and dice.random() < 0.7:
         # An operator is suspended, and goes on after others have dropped the topic and made it again.
         command = dice.choice(("declare", "close_shard", "set_policy", "send", "drop"))

@@ -340,7 +340,7 @@ class World:
 
     async def _heal(self) -> None:
         """Ends all faults."""
-        self._is_calm = True
+        self._is_calm, self._operators.calm_since = True, now()
         self._tell("all faults end")
         network = self.network
         network.disarm()
@@ -434,7 +434,8 @@ class World:
             timeline = Timeline([event for event in events if isinstance(event, ClockSample)])
             changes, left = self._operators.changes, ticks.stored(self)
             seen = self._programs.ticks
-            ticks.judge(verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline)
+            may_skip = self.plan.cast.ticks_skip
+            ticks.judge(verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline, may_skip=may_skip)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
