@@ -66,6 +66,14 @@ def test_a_change_after_a_skip_keeps_the_tick_that_still_waits(pool: Pool) -> No
     assert any("came with its body" in each for each in found), found
 
 
+def test_a_clock_that_is_set_back_makes_no_manager_ask_again_and_again(pool: Pool) -> None:
+    """For the next tick of a schedule without overlap, which cannot be sent ahead. It is set just before that tick."""
+    steps: _Steps = [(6.65, "server's clock steps", {"by_ms": -20_000}), (10.0, "none", {})]
+    answer = _play(pool, steps, ticks=True, ticks_skip=True)
+    assert not answer["violations"]
+    assert answer["commands"]["tick"] < 10
+
+
 def test_managers_complete_a_reshard_that_a_killed_server_has_lost(pool: Pool) -> None:
     """Its operator closes the former shards after that: the registry has no shards that take messages."""
     steps: _Steps = [

@@ -210,6 +210,8 @@ class Ticked(NamedTuple):
     mark: Mark | None
     sent: int
     skipped: int
+    is_told: bool = True
+    """Whether the server was asked, so that the time is that of its clock."""
 
 
 def send_ticks(

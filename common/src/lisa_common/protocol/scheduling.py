@@ -231,7 +231,7 @@ def send_page(home: Home, definition: Definition, mark: Mark, now_ms: int) -> Fl
     """Sends what is due of a schedule, at most `MOST_AT_ONCE` ticks, or the tick ahead."""
     ticks = plan(definition.schedule, mark.last_ms, now_ms)
     if not ticks or now_ms < mark.due_ms:
-        return Ticked(now_ms, mark, 0, 0)
+        return Ticked(now_ms, mark, 0, 0, is_told=False)
     if (yield from _is_held_up(home.layout, definition.schedule, mark)):
         # They move the mark, and send nothing.
         ticks = [replace(tick, send=False) for tick in ticks]

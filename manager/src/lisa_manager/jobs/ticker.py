@@ -267,8 +267,8 @@ class Ticker:
             each.topic.home = None
             return
         has_moved = result.mark.last_ms != each.mark.last_ms
-        if has_moved:
-            # Where nothing was due, nobody asked the server, and the time is the clock's own.
+        if result.is_told:
+            # Also where nothing was due: the server's clock may have been set back.
             each.topic.group.clock.see(result.now_ms, began, self._clock())
         each.mark = result.mark
         self._queue(each, result.now_ms, retry=not has_moved)
