@@ -169,7 +169,8 @@ def test_the_asyncio_producer(
     async def send() -> None:
         async with AsyncProducer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
             await producer.send(topic, body, **options)
-            await producer.cancel(topic, options.get("id", "m"))
+            # A send without an id makes one.
+            await producer.cancel(topic, options.get("id") or "m")
 
     # In a thread, as the event loop of this one is pytest's.
     with ThreadPoolExecutor(1) as thread:

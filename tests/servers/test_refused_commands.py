@@ -114,6 +114,7 @@ def _expected(role: RoleName, command: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("role", ROLES)
 async def test_one_program_is_refused_one_command(
     users: Users, role: RoleName, caplog: pytest.LogCaptureFixture

@@ -27,7 +27,7 @@ class Life:
     admin_url: str
     shards: int = 1
 
-    async def live(self, *, patience_s: float = 60) -> None:
+    async def live(self, *, patience_s: float = 240) -> None:
         """Returns once every message has ended as it should. Raises the errors of a program, and TimeoutError."""
         async with AsyncAdmin(settings=ManagerSettings(redis_url=self.admin_url, prefix=self.prefix)) as admin:
             await admin.set_policy(TOPIC, backoff_base_ms=100, backoff_jitter=0, visibility_ms=1_000, max_retries=3)
