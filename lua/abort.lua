@@ -22,17 +22,17 @@
 local now = clock(now_ms)
 
 local function abort(place, due)
-  local row = redis.call('XPENDING', ready, place.group, place.entry, place.entry, 1)[1]
+  local _, consumer, _, deliveries = unpack(place.pending)
   local failure = place.failure
   local attempts = failure and failure.due == due and failure.attempts or 0
-  local _, state = read_mark(row[4])
+  local _, state = read_mark(deliveries)
   redis.call('XACK', ready, place.group, place.entry)
   bury(place.group, id, {
     attempts = attempts + 1, entry = place.entry, next = '-', due = due, at = now, reason = 'aborted',
     error = 'aborted by an operator',
   }, now)
-  if state == BEGUN and marks_beginnings(row[2]) then
-    pass_mark_on(place.group, place.entry, row[2])
+  if state == BEGUN and marks_beginnings(consumer) then
+    pass_mark_on(place.group, place.entry, consumer)
   end
 end
 

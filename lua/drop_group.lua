@@ -81,7 +81,7 @@ local function owes_by(entry, fields, record)
   return fields['g'] or redis.call('HEXISTS', owed, id) == 1 or not is_of_others(entry, id)
 end
 
-local left, bytes = limit, 0
+local left, bytes, ended = limit, 0, 0
 
 -- The messages that the group owes by these entries, each once; the entries that were read; and whether no more are left.
 local function read_debts(entries)
@@ -104,27 +104,34 @@ local function read_debts(entries)
   return ids, entry_ids, is_all
 end
 
--- Returns the ids, and whether no entries are left, as does the next function.
-local function take_pending()
+-- Ends what the group owes by these entries, once `move_on` has taken it past them. Returns whether no more are left.
+local function end_debts(entries, move_on)
+  local ids, entry_ids, is_all = read_debts(entries)
+  if #entry_ids > 0 then
+    move_on(entry_ids)
+  end
+  end_copies(dropped.name, ids)
+  ended = ended + #ids
+  return is_all
+end
+
+local function end_pending()
   local entries = {}
   for i, row in ipairs(redis.call('XPENDING', ready, dropped.name, '-', '+', left)) do
     -- A deleted entry has no fields.
     entries[i] = redis.call('XRANGE', ready, row[1], row[1])[1] or { row[1] }
   end
-  local ids, entry_ids, is_all = read_debts(entries)
-  if #entry_ids > 0 then
+  return end_debts(entries, function(entry_ids)
     redis.call('XACK', ready, dropped.name, unpack(entry_ids))
-  end
-  return ids, is_all
+  end)
 end
 
-local function take_undelivered()
-  local ids, entry_ids, is_all = read_debts(redis.call('XRANGE', ready, '(' .. dropped.last, '+', 'COUNT', left))
-  if #entry_ids > 0 then
+local function end_undelivered()
+  local entries = redis.call('XRANGE', ready, '(' .. dropped.last, '+', 'COUNT', left)
+  return end_debts(entries, function(entry_ids)
     dropped.last = entry_ids[#entry_ids]
     redis.call('XGROUP', 'SETID', ready, dropped.name, dropped.last)
-  end
-  return ids, is_all
+  end)
 end
 
 -- Trims the stream for the last group. Nobody trims once it is gone, and the next group would treat the rest as ready.
@@ -138,16 +145,8 @@ end
 if limit == 0 and (dropped.pending > 0 or has_undelivered()) then
   return { 'owes', 0 }
 end
-local ended, is_settled = 0, true
 -- Both in one step: beside consumers that go on reading, some shard would have pending entries at any time.
-for _, take in ipairs(limit > 0 and { take_pending, take_undelivered } or {}) do
-  if is_settled then
-    local ids = nil
-    ids, is_settled = take()
-    end_copies(dropped.name, ids)
-    ended = ended + #ids
-  end
-end
+local is_settled = limit == 0 or end_pending() and end_undelivered()
 wake_unparked(channel, topic)
 trim_for_last()
 if not is_settled then

@@ -23,13 +23,10 @@ elseif is_cancelled(record) then
   return { record, 0, 0, {}, now }
 end
 local wanted = read_wanted(record)
-local function holder_of(place)
-  return place.state == 'delivered' and redis.call('XPENDING', ready, place.group, place.entry, place.entry, 1)[1][2] or ''
-end
-
 local replies = {}
 for i, place in ipairs(places_of(id, wanted.due, find_entries({ [id] = wanted })[id])) do
   local failure = place.failure and write_failure(place.failure) or false
-  replies[i] = { place.group, place.state, place.at or 0, failure, holder_of(place) }
+  local consumer = place.pending and place.pending[2] or ''
+  replies[i] = { place.group, place.state, place.at or 0, failure, consumer }
 end
 return { record, 0, 0, replies, now }

@@ -53,17 +53,15 @@ local function whole_ms(score)
   return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score))))
 end
 
-local function is_pending(group, entry)
-  return #redis.call('XPENDING', ready, group, entry, entry, 1) == 1
-end
-
--- The copies of a message that is not waiting: a list of { group, state, entry, at, failure }. The state is "retry",
--- "garbage", "ready", "delivered", or "unknown", which means "ready" or "delivered". `base` is the result of
--- `find_entries`.
+-- The copies of a message that is not waiting: a list of { group, state, entry, at, failure, pending }. The state is
+-- "retry", "garbage", "ready", "delivered", or "unknown", which means "ready" or "delivered". `pending` is what XPENDING
+-- tells of a delivered copy. `base` is the result of `find_entries`.
 local function places_of(id, due, base)
   local places = {}
-  local function add(group, state, entry, at, failure)
-    places[#places + 1] = { group = group, state = state, entry = entry, at = whole_ms(at), failure = failure }
+  local function add(group, state, entry, at, failure, pending)
+    places[#places + 1] = {
+      group = group, state = state, entry = entry, at = whole_ms(at), failure = failure, pending = pending,
+    }
   end
 
   local died = redis.call('ZSCORE', garbage, copy_of('', id))
@@ -89,8 +87,11 @@ local function places_of(id, due, base)
         unknown[#unknown + 1] = { group = group.name, failure = failure }
       elseif entry_after(entry, group.last) then
         add(group.name, 'ready', entry, nil, failure)
-      elseif is_pending(group.name, entry) then
-        add(group.name, 'delivered', entry, nil, failure)
+      else
+        local pending = redis.call('XPENDING', ready, group.name, entry, entry, 1)[1]
+        if pending then
+          add(group.name, 'delivered', entry, nil, failure, pending)
+        end
       end
     end
   end

@@ -96,11 +96,14 @@ class Player:
     @property
     def killed_itself(self) -> bool:
         """Whether a handler has ended it, as its message demanded."""
-        codes = (-signal.SIGKILL, POISON_CODE)
-        if self.role == "worker" and self.process.code == 1 and "killing worker process" not in self.process.log:
-            # It supervises several processes, one of which was ended so while it drained.
-            return any(f"ended its drain with {code}\n" in self.process.log for code in codes)
-        return self.role == "worker" and self.process.code in codes
+        if self.role != "worker":
+            return False
+        codes, log = (-signal.SIGKILL, POISON_CODE), self.process.log
+        # A supervisor logs how each of its processes ended a drain, and which of them it killed itself.
+        of_several = (
+            any(f"ended its drain with {code}\n" in log for code in codes) and "killing worker process" not in log
+        )
+        return self.process.code in codes or (self.process.code == 1 and of_several)
 
     def ended_well(self) -> bool:
         """Whether it stopped as expected. Handlers kill their processes also while these drain."""

@@ -6,9 +6,10 @@ An operation that was invoked and has no end may or may not have been carried ou
 """
 
 import json
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "now",
     "read_history",
+    "undone_at",
 ]
 
 
@@ -127,6 +129,11 @@ class Repeated:
         That is the exception in docs/guarantees.md#dedup.
         """
         return since < self.at and self.stored < until and since - self.stored < self.at - self.since
+
+
+def undone_at(repeats: Iterable[Repeated], since: float, until: float) -> float:
+    """Returns when one of these repeats may have undone a cancel of between two moments; infinity if none may."""
+    return min((each.at for each in repeats if each.misses(since, until)), default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)

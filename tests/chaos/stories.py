@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chaos.history import Fault, Letter, Problem, Repeated, Sending, Taken, Unrecorded, Visit
+from chaos.history import Fault, Letter, Problem, Repeated, Sending, Taken, Unrecorded, Visit, undone_at
 from chaos.timeline import Timeline
 from lisa_common.model.delivery import entry_place
 
@@ -147,7 +147,7 @@ class Story:
 
     def undone(self, cancel: Ask) -> float:
         """When a repeat of a send may have undone a cancel, as documented; `NEVER` if none may."""
-        return min((r.at for r in self.repeats if r.misses(cancel.since, cancel.until)), default=NEVER)
+        return undone_at(self.repeats, cancel.since, cancel.until)
 
     @property
     def poison(self) -> bool:

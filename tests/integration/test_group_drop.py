@@ -57,6 +57,14 @@ def _queue(connection: Connection, keys: ShardKeys, now_ms: int) -> Queue:
     return Queue(connection, keys, now_ms=now_ms)
 
 
+def _joined(connection: Connection, layout: Layout) -> list[Queue]:
+    """The shards of a topic, each with two groups."""
+    queues = [_queue(connection, keys, 0) for keys in layout.served]
+    for queue in queues:
+        queue.join("doomed", "other")
+    return queues
+
+
 def test_a_drop_that_was_killed_is_resumed_by_another(
     connection: Connection, declare: Callable[..., Policy], prefix: str
 ) -> None:
@@ -107,8 +115,7 @@ def test_shards_of_a_reshard_meanwhile_are_not_left_out(
 ) -> None:
     """The reshard knew the group, and made it there."""
     layout = Layout(prefix, "orders", declare())
-    for keys in layout.served:
-        _queue(connection, keys, 0).join("doomed", "other")
+    _joined(connection, layout)
     drop = Stepped(connection, drop_group(layout, "doomed", force=False))
     connection.run(reshard(prefix, "orders", 3))
     drop.finish()
@@ -122,9 +129,7 @@ def test_a_repair_meanwhile_does_not_bring_the_group_back(
     """One shard of the topic takes longer than the other; the repair comes between any two round trips."""
     for trips in count():
         layout = Layout(prefix, f"t{trips}", declare(f"t{trips}", shards=2))
-        queues = [_queue(connection, keys, 0) for keys in layout.served]
-        for queue in queues:
-            queue.join("doomed", "other")
+        queues = _joined(connection, layout)
         for number in range(MESSAGES):
             queues[1].send(f"{number}")
         drop = Stepped(connection, drop_group(layout, "doomed", force=True))
@@ -142,9 +147,7 @@ def test_consumers_that_read_on_do_not_hold_up_a_drop(
 ) -> None:
     """At any time, one of the shards has a message that one of them has just read."""
     layout = Layout(prefix, "orders", declare(shards=3))
-    queues = [_queue(connection, keys, 0) for keys in layout.served]
-    for queue in queues:
-        queue.join("doomed", "other")
+    queues = _joined(connection, layout)
     drop = Stepped(connection, drop_group(layout, "doomed", force=True))
     sent = 0
     while sent < 30 and "doomed" in queues[0].contents().groups:
@@ -162,9 +165,7 @@ def test_a_message_that_comes_at_last_keeps_the_group_in_all_shards(
 ) -> None:
     """Without force, the drop is refused; and the group misses nothing that comes to the other shards then."""
     layout = Layout(prefix, "orders", declare(shards=3))
-    queues = [_queue(connection, keys, 0) for keys in layout.served]
-    for queue in queues:
-        queue.join("doomed", "other")
+    queues = _joined(connection, layout)
     drop = Stepped(connection, drop_group(layout, "doomed", force=False))
     drop.step()
     queues[1].send("owed")

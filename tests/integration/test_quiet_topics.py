@@ -24,6 +24,13 @@ from support.running import hang, managed, new_worker, working
 TOPICS = 20
 
 
+async def _fill(url: str, prefix: str) -> None:
+    """A message waits in each topic, for an hour."""
+    async with AsyncProducer(settings=ProducerSettings(redis_url=url, prefix=prefix)) as producer:
+        for number in range(TOPICS):
+            await producer.send(f"topic-{number}", b"x", delay=3_600)
+
+
 @pytest.mark.slow
 async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
     """While nothing is due no script runs, and a check is one command; a wake still works."""
@@ -48,9 +55,7 @@ async def test_one_command_tells_that_no_topic_has_schedules(
     """A manager looks for them every few seconds, in case a wake was lost."""
     monkeypatch.setattr("lisa_manager.jobs.ticker._SCAN_S", 0.1)
     server = own_server()
-    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
-        for number in range(TOPICS):
-            await producer.send(f"topic-{number}", b"x", delay=3_600)
+    await _fill(server.url, prefix)
     with server.client() as client:
         async with managed(server.url, prefix, quiet_poll_s=10, discover_s=600, housekeeping_s=0.05):
             await wait_until_async(lambda: count_calls(client, "zrange") >= TOPICS)
@@ -108,9 +113,7 @@ async def test_a_worker_shows_by_one_command_that_it_is_alive(
 async def test_one_command_tells_that_no_stream_has_entries(own_server: Callable[..., Server], prefix: str) -> None:
     """A manager looks for deliveries that it does not know of."""
     server = own_server()
-    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
-        for number in range(TOPICS):
-            await producer.send(f"topic-{number}", b"x", delay=3_600)
+    await _fill(server.url, prefix)
     with server.client() as client:
         async with managed(server.url, prefix, quiet_poll_s=0.1, discover_s=600, housekeeping_s=0.05):
             await wait_until_async(lambda: count_calls(client, "xread") > 0)

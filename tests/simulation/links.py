@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from chaos.history import Repeated, now
+from chaos.history import Repeated, now, undone_at
 from chaos.recording import ReportingCore
 from chaos.verdict import Verdict
 from lisa_common.model.delivery import Delivery, entry_place
@@ -131,7 +131,7 @@ class Links:
     def _undone(self, cancel: Ask) -> float:
         """When a repeat of a send may have undone a cancel, as documented; never, as a rule."""
         own = [each for each in self._repeats if (each.topic, each.id) == (cancel.topic, cancel.id)]
-        return min((each.at for each in own if each.misses(cancel.since, cancel.until)), default=math.inf)
+        return undone_at(own, cancel.since, cancel.until)
 
     def _judge_chain(self, verdict: Verdict, asks: Sequence[Ask], seen: Sequence[Seen], last: int, name: str) -> None:
         """Promises 2 and 3: links come one after another, each until it is done, and the chain ends with its last."""

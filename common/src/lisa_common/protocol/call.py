@@ -171,7 +171,7 @@ def error_in(results: Iterable[Any]) -> LisaError | None:
 
 
 def error_of_all(error: LisaError, calls: Sequence[Call[Any]], results: Sequence[Any]) -> LisaError:
-    """Returns the error to tell for all calls, of which one failed with this error. Others may have written."""
+    """Returns the error for all calls of a request. One failed with this error; others may have written."""
     return in_part(error) if _has_written(calls, results) else error
 
 
@@ -185,7 +185,7 @@ def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
 
 
 def in_part(error: LisaError) -> LisaError:
-    """Returns the error to tell for several calls, of which one failed with this error, and others were done."""
+    """Returns the error for several calls. One failed with this error; others were done."""
     if not isinstance(error, UNDONE):
         return error
     told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")

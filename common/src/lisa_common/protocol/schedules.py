@@ -132,10 +132,11 @@ def write_schedule(
     `following_ms` on, when the tick after it is due. `skip` also leaves out the tick ahead. A repetition finds another
     definition, and does nothing.
     """
-    rhythm = before is None or after is None or not after.has_rhythm_of(before.schedule)
-    since_ms = None
-    if before is not None and not rhythm and after is not None and after.paused == before.schedule.paused:
-        since_ms = before.since_ms
+    rhythm, since_ms = True, None
+    if before is not None and after is not None:
+        rhythm = not after.has_rhythm_of(before.schedule)
+        if not rhythm and after.paused == before.schedule.paused:
+            since_ms = before.since_ms
     return script(
         *("set_schedule", keys),
         decode=partial(_written, after=after, since_ms=since_ms),
@@ -211,7 +212,7 @@ class Ticked(NamedTuple):
     sent: int
     skipped: int
     is_told: bool = True
-    """Whether the server was asked, so that the time is that of its clock."""
+    """Whether the server told the time. Where nothing is due, nobody asks it, and the time is the caller's."""
 
 
 def send_ticks(

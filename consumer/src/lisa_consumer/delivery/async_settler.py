@@ -62,10 +62,10 @@ class AsyncSettler:
         return sum(released for _, released in await self._run(held, lambda core, batch: core.release(batch)))
 
     async def _each(self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[list[T]]]) -> list[T]:
-        held, results = _check_held(held), dict[int, T]()
+        results = dict[int, T]()
         for places, own in await self._run(held, flow):
             results.update(zip(places, own, strict=True))
-        return [results[place] for place in range(len(held))]
+        return [results[place] for place in range(len(results))]
 
     async def _run(
         self, held: Sequence[Held], flow: Callable[[Core, Sequence[Delivery]], Flow[T]]

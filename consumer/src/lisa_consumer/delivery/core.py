@@ -222,7 +222,7 @@ class Core:
         return self._records.max_per_request(topic) is not None
 
     def _ends_with_drop(self, topic: str) -> bool:
-        """Whether a drop ends the reads of a topic. Other topics are joined again, and wait for messages."""
+        """Whether the consumer stops reading a topic that is dropped. It joins other topics again, and waits."""
         return topic in self._found
 
     def add_found(self, topics: Sequence[str]) -> None:
@@ -325,17 +325,18 @@ class Core:
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries, and sends what follows them. Returns one outcome for each."""
-        if followed := _followed(deliveries):
-            return (yield from told_in_part(self._ack_followed(deliveries, followed)))
+        sizes = _close_follow_ups(deliveries)
+        if any(sizes):
+            return (yield from told_in_part(self._ack_followed(deliveries, sizes)))
         outcomes = yield from self._call_shards(deliveries, self._ack)
         count_acks(outcomes)
         return outcomes
 
-    def _ack_followed(self, deliveries: Sequence[Delivery], followed: Collection[int]) -> Flow[list[AckOutcome]]:
+    def _ack_followed(self, deliveries: Sequence[Delivery], sizes: Sequence[int]) -> Flow[list[AckOutcome]]:
         """Acks deliveries, some with what follows them, by one request after another: a link may be slow."""
         outcomes: list[AckOutcome] = []
-        for part in cut(follow_up_sizes(deliveries), MAX_BATCH, MAX_BYTES):
-            apart = {at - part.start for at in followed}
+        for part in cut(sizes, MAX_BATCH, MAX_BYTES):
+            apart = {at for at, size in enumerate(sizes[part]) if size}
             of_part = yield from self._call_shards(deliveries[part], self._ack, apart=apart)
             count_acks(of_part)
             outcomes += of_part
@@ -475,14 +476,14 @@ def _count_marked(deliveries: Sequence[Delivery], marked: str | None) -> int:
     return next((number for number, each in enumerate(deliveries, 1) if each.entry.entry == marked), 0)
 
 
-def _followed(deliveries: Sequence[Delivery]) -> Collection[int]:
-    """The positions of deliveries that messages follow. From now on `then` refuses others."""
+def _close_follow_ups(deliveries: Sequence[Delivery]) -> list[int]:
+    """Makes `then` refuse further messages. Returns the bytes of the message that follows each delivery; 0 for none."""
     if set(map(type, deliveries)) != {Delivery}:
-        return ()
+        return []
     for delivery in deliveries:
         if delivery.follow_ups is not None:
             delivery.follow_ups.close(delivery.entry.entry)
-    return {at for at, size in enumerate(follow_up_sizes(deliveries)) if size}
+    return follow_up_sizes(deliveries)
 
 
 def follow_up_sizes(deliveries: Sequence[Delivery]) -> list[int]:

@@ -199,7 +199,7 @@ class _Ender:
             self._leave()
 
     def _leave(self) -> None:
-        """Ends the settlements that wait, as no batch will carry them out."""
+        """Ends the settlements that wait. No batch will carry them out."""
         _answer(self._under_way, [OutcomeUnknown("the client was closed before the reply") for _ in self._under_way])
         _answer(self._waiting, [Closed() for _ in self._waiting])
         self._under_way, self._waiting = [], []

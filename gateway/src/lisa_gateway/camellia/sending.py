@@ -187,7 +187,7 @@ class SendCalls:
         return None
 
     async def _is_own(self, ended: Message, new: _New, began: float) -> bool:
-        """Whether an ended message was sent since a call began: by its first try, whose reply was lost."""
+        """Whether the ended message is that of this call: its first try sent it, and the reply was lost."""
         began_ms = await self._gateway.now_ms() - (time.monotonic() - began) * 1000
         sent_ms = ended.get("produceTime")
         return ended.get("msg") == new.body.decode() and isinstance(sent_ms, int) and sent_ms >= began_ms

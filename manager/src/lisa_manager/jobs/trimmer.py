@@ -57,7 +57,7 @@ class Trimmer:
             await self._batches.repeat(await self._trim(due), self._trim)
 
     async def _find_entries(self, shards: Sequence[WatchedShard]) -> list[tuple[WatchedShard, bool]]:
-        """Whether the stream of each shard has entries; without those that cannot be read."""
+        """Returns whether the stream of each shard has entries. Leaves out shards that cannot be read."""
         # One command tells, where all streams are at one node, undamaged, and the user may read them.
         (found,) = await self._connection.execute_each([_first_entries(shards)])
         if isinstance(found, LisaError):

@@ -125,7 +125,7 @@ def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
     """Checks the type of each key. Returns whether the shard can be read."""
     broken = left = yield from _broken_keys(keys)
     if broken and mend:
-        yield script("reset", keys, decode=bool)
+        yield script("reset", keys)
         # The reply does not tell: the first one may have been lost, and some keys are not removed.
         left = yield from _broken_keys(keys)
     report.findings += [Finding(keys.tag, problem, problem not in left) for problem in broken]
