@@ -123,7 +123,7 @@ def test_requests_are_counted_by_route_and_status(wire: Wire, topic: str) -> Non
     assert {s.labels["version"] for s in samples if s.name == "lisa_build_info"}
     assert not any(topic in s.labels.get("route", "") for s in samples)
     assert probe(url, "/livez") == (200, "ok\n")
-    assert probe(url, "/readyz") == (200, "ok\n")
+    wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="it is ready")
 
 
 def _samples(wire: Wire) -> list[Sample]:
@@ -149,7 +149,7 @@ def test_another_address_serves_metrics_and_health(stage: Stage, topic: str) -> 
 def test_health(wire: Wire) -> None:
     """Ours and camellia's."""
     assert wire.request("GET", "/health/live").status == 200
-    assert wire.request("GET", "/health/ready").status == 200
+    wait_until(lambda: wire.request("GET", "/health/ready").status == 200, 20, what="it is ready")
     for method in ("GET", "POST"):
         assert wire.request(method, "/camellia/health/status").content == {"code": 200}
     reply = wire.request("GET", "/camellia/health/offline")

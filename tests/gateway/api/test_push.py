@@ -223,7 +223,7 @@ def test_messages_are_posted_when_due_and_signed(
     url = metrics_url(pusher)
     # Others may see the ack before the pusher has counted it.
     wait_until(lambda: scrape(url).sum("lisa_settled_total", outcome="acked") == 1, 10, what="the ack is counted")
-    assert probe(metrics_url(pusher), "/readyz")[0] == 200
+    wait_until(lambda: probe(url, "/readyz")[0] == 200, 20, what="it is ready")
     assert pusher.stop() == 0
 
 
