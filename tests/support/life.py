@@ -30,7 +30,8 @@ class Life:
     async def live(self, *, patience_s: float = 240) -> None:
         """Returns once every message has ended as it should. Raises the errors of a program, and TimeoutError."""
         async with AsyncAdmin(settings=ManagerSettings(redis_url=self.admin_url, prefix=self.prefix)) as admin:
-            await admin.set_policy(TOPIC, backoff_base_ms=100, backoff_jitter=0, visibility_ms=1_000, max_retries=3)
+            # On a busy machine leases may lapse again and again.
+            await admin.set_policy(TOPIC, backoff_base_ms=100, backoff_jitter=0, visibility_ms=1_000, max_retries=100)
             if self.shards > 1:
                 await admin.reshard(TOPIC, self.shards)
             async with managed(self.urls[RoleName.MANAGER], self.prefix, poll_s=0.1):
