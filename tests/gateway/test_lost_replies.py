@@ -1,6 +1,7 @@
-"""Replies to sends of a gateway that are lost."""
+"""Replies to the calls of a gateway that are lost."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -38,3 +39,62 @@ async def test_a_message_that_ends_before_the_reply_is_sent_once(
             answer = (await http.post("/sendMsg", params=sent)).json()
             await handle()
         assert (answer["code"], proxy.lost, handled) == (200, 1, ["a body to find"])
+
+
+@asynccontextmanager
+async def _camellia(url: str, prefix: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway without programs beside it."""
+    application = app(GatewaySettings.load(redis_url=url, prefix=prefix, patience_s=0.2))
+    base_url = "http://localhost/camellia/delayQueue"
+    transport = httpx.ASGITransport(application)
+    async with lifespan(application), httpx.AsyncClient(transport=transport, base_url=base_url) as http:
+        yield http
+
+
+async def test_an_ack_that_may_have_arrived_is_unknown_though_its_repeat_did_nothing(
+    own_server: Callable[..., Server], prefix: str
+) -> None:
+    """The reply to an ack is lost, and nobody answers its repeat."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
+        for id in ("order-6", "order-7"):
+            await http.post("/sendMsg", params={"topic": "orders", "msg": "a", "delayMillis": "0", "msgId": id})
+        await http.post("/pullMsg", params={"topic": "orders", "batch": "2"})
+        # So that the script is loaded.
+        await http.post("/ackMsg", params={"topic": "orders", "msgId": "order-6"})
+
+        async def go_away() -> None:
+            proxy.lead_to(1)
+
+        proxy.at_loss = go_away
+        proxy.lose_reply_to(b'"status":4')
+        answer = (await http.post("/ackMsg", params={"topic": "orders", "msgId": "order-7"})).json()
+        proxy.lead_to(server.port)
+        known = (await http.post("/getMsg", params={"topic": "orders", "msgId": "order-7"})).json()
+        assert (answer["code"], known["delayMsg"]["status"]) == (500, 4)
+        assert "may have been carried out" in answer["msg"]
+
+
+@pytest.mark.parametrize("call", ["pullMsg", "longPollingMsg"])
+async def test_what_a_pull_took_before_the_server_went_away_comes_to_the_next(
+    own_server: Callable[..., Server], prefix: str, call: str
+) -> None:
+    """The server goes between the read of a message and its loan: no attempt is spent, and no lease runs out."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
+
+        async def cut_before_the_loan(data: bytes) -> bytes | None:
+            if b":loan:" not in data:
+                return data
+            proxy.change_request = None
+            proxy.lead_to(1)
+            proxy.reset()
+            return None
+
+        await http.post("/sendMsg", params={"topic": "orders", "msg": "a", "delayMillis": "0", "maxRetry": "0"})
+        proxy.change_request = cut_before_the_loan
+        assert (await http.post(f"/{call}", params={"topic": "orders"})).json()["code"] == 500
+        proxy.lead_to(server.port)
+        await http.post("/getMsg", params={"topic": "orders", "msgId": "until the server is found again"})
+        [message] = (await http.post("/pullMsg", params={"topic": "orders"})).json()["delayMsgList"]
+        assert message["retry"] == 1
