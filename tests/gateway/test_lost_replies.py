@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from lisa_common.protocol.scripts import load
 from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.gateway import Gateway
 from support import Server
@@ -75,6 +76,49 @@ async def test_an_ack_that_may_have_arrived_is_unknown_though_its_repeat_did_not
         assert "may have been carried out" in answer["msg"]
 
 
+def _go_away_at(proxy: Proxy, marker: bytes, *, passes: int = 0) -> None:
+    """Swallows a request that holds the marker, once so many have passed, and answers none after it."""
+    left = passes
+
+    async def cut(data: bytes) -> bytes | None:
+        nonlocal left
+        left -= marker in data
+        if left >= 0 or marker not in data:
+            return data
+        proxy.change_request = None
+        proxy.lead_to(1)
+        proxy.reset()
+        return None
+
+    proxy.change_request = cut
+
+
+async def test_a_dead_letter_that_was_purged_for_a_send_is_told(own_server: Callable[..., Server], prefix: str) -> None:
+    """An id is sent anew: its dead letter is purged, and then the server goes away."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
+        sent = {"topic": "orders", "msg": "a", "delayMillis": "0", "msgId": "order-7", "maxRetry": "0"}
+        await http.post("/sendMsg", params=sent)
+        await http.post("/pullMsg", params=sent)
+        await http.post("/ackMsg", params=sent | {"ack": "false"})
+        _go_away_at(proxy, b"a second one", passes=1)
+        answer = (await http.post("/sendMsg", params=sent | {"msg": "a second one"})).json()
+        assert (answer["code"], "may have been carried out" in answer["msg"]) == (500, True)
+
+
+async def test_a_message_that_was_moved_is_told_though_it_cannot_be_shown(
+    own_server: Callable[..., Server], prefix: str
+) -> None:
+    """The server goes away between the two steps."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
+        sent = {"topic": "orders", "msg": "a", "delayMillis": "60000", "msgId": "order-7"}
+        await http.post("/sendMsg", params=sent)
+        find = load("find").sha.encode()
+        _go_away_at(proxy, find)
+        assert (await http.post("/rescheduleMsg", params=sent)).json() == {"code": 200, "msg": "success"}
+
+
 @pytest.mark.parametrize("call", ["pullMsg", "longPollingMsg"])
 async def test_what_a_pull_took_before_the_server_went_away_comes_to_the_next(
     own_server: Callable[..., Server], prefix: str, call: str
@@ -82,19 +126,27 @@ async def test_what_a_pull_took_before_the_server_went_away_comes_to_the_next(
     """The server goes between the read of a message and its loan: no attempt is spent, and no lease runs out."""
     server = own_server()
     async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
-
-        async def cut_before_the_loan(data: bytes) -> bytes | None:
-            if b":loan:" not in data:
-                return data
-            proxy.change_request = None
-            proxy.lead_to(1)
-            proxy.reset()
-            return None
-
         await http.post("/sendMsg", params={"topic": "orders", "msg": "a", "delayMillis": "0", "maxRetry": "0"})
-        proxy.change_request = cut_before_the_loan
+        _go_away_at(proxy, b":loan:")
         assert (await http.post(f"/{call}", params={"topic": "orders"})).json()["code"] == 500
         proxy.lead_to(server.port)
         await http.post("/getMsg", params={"topic": "orders", "msgId": "until the server is found again"})
         [message] = (await http.post("/pullMsg", params={"topic": "orders"})).json()["delayMsgList"]
         assert message["retry"] == 1
+
+
+async def test_a_topic_that_was_declared_is_told_though_it_cannot_be_shown(
+    own_server: Callable[..., Server], prefix: str
+) -> None:
+    """The server goes away between the two steps."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
+
+        async def go_once_declared(data: bytes) -> bytes | None:
+            if load("declare").sha.encode() in data:
+                _go_away_at(proxy, b"")
+            return data
+
+        await http.put("http://localhost/v1/topics/first", json={})
+        proxy.change_request = go_once_declared
+        assert (await http.put("http://localhost/v1/topics/orders", json={})).status_code == 504
