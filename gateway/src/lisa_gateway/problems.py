@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.errors import (
+    UNDONE,
     Closed,
     InvalidInput,
     LisaError,
@@ -29,7 +30,6 @@ from lisa_common.errors import (
     Unreachable,
 )
 from lisa_common.logs import event
-from lisa_common.protocol.call import in_part
 from lisa_gateway import json_text
 
 __all__ = [
@@ -179,8 +179,8 @@ def part_is_done() -> Iterator[None]:
     """For the further steps of a call that has changed something: no error of its block says that nothing was done."""
     try:
         yield
-    except LisaError as error:
-        raise in_part(error) from error
+    except UNDONE as error:
+        raise OutcomeUnknown(f"a part was done; another was not: {error}") from error
 
 
 def problem_of(error: LisaError) -> Problem:

@@ -110,7 +110,7 @@ class AsyncLender(AsyncConsumer):
         return outcome
 
     async def hand_back(self, *deliveries: Delivery) -> None:
-        """Releases deliveries that reach nobody; no attempt is spent. If it raises, the next read, or the close, does."""
+        """Releases deliveries that reach nobody, without an attempt. If it raises, the next read does, or the close."""
         await self._run(self._core.hand_back(deliveries))
 
     async def keep_note(self, topic: str, id: str, note: bytes, keep: Duration) -> None:

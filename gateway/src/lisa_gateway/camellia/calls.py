@@ -8,7 +8,7 @@ from datetime import timedelta
 from starlette.responses import Response
 from starlette.types import Receive
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, Refused
 from lisa_common.model.delivery import Delivery
 from lisa_common.validation import check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
@@ -165,7 +165,9 @@ class MessageCalls:
         if status is None:
             await lender.drop_note(topic, id)
         elif self._settings.ended_s:
-            await lender.keep_note(topic, id, ended_note(known.message, status), self._settings.ended_s)
+            # A full server refuses it, and lets messages end all the same.
+            with suppress(Refused):
+                await lender.keep_note(topic, id, ended_note(known.message, status), self._settings.ended_s)
 
     async def _forget(self, topic: str, id: str, known: Known | None = None) -> None:
         """Removes what is kept of a message that has ended."""
