@@ -1,16 +1,22 @@
 """Replies to the calls of a gateway that are lost."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
+from lisa_common.errors import LisaError
 from lisa_common.protocol.scripts import load
 from lisa_gateway import GatewaySettings, app, lifespan
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.polls import Poller
+from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server
 from support.proxy import Proxy
+from support.waiting import wait_until_async
 
 
 @pytest.mark.parametrize("given", [{"msgId": "order-7"}, {}], ids=["named", "without an id"])
@@ -133,6 +139,35 @@ async def test_what_a_pull_took_before_the_server_went_away_comes_to_the_next(
         await http.post("/getMsg", params={"topic": "orders", "msgId": "until the server is found again"})
         [message] = (await http.post("/pullMsg", params={"topic": "orders"})).json()["delayMsgList"]
         assert message["retry"] == 1
+
+
+async def test_pollers_of_one_read_that_fails_keep_nothing(own_server: Callable[..., Server], prefix: str) -> None:
+    """Two share a read. The message of the one is lent, that of the other is not: both come to the next reader."""
+    server = own_server()
+    async with Proxy(server.port) as proxy:
+        application = app(GatewaySettings.load(redis_url=proxy.url, prefix=prefix, patience_s=0.2))
+        gateway: Gateway = application.state.gateway
+        polls = gateway.desk().polls
+        async with (
+            lifespan(application),
+            AsyncProducer(url=server.url, settings=ProducerSettings(prefix=prefix)) as producer,
+        ):
+            await gateway.topics.declare("orders", Quota())
+            # It makes the read one of ten messages.
+            large = Poller("orders", 10, 60.0, by_id=True)
+            polling = [asyncio.create_task(polls.poll(large, 20.0))]
+            await wait_until_async(lambda: polls.count == 1)
+            large.leave()
+            for by_id in (False, True):
+                polling.append(asyncio.create_task(polls.poll(Poller("orders", 1, 60.0, by_id=by_id), 20.0)))
+            await wait_until_async(lambda: polls.count == 2)
+            _go_away_at(proxy, b":loan:")
+            await producer.send_many("orders", [Message(body=b"a"), Message(body=b"b")])
+            left, *failed = await asyncio.gather(*polling, return_exceptions=True)
+            assert (left, [isinstance(each, LisaError) for each in failed]) == ([], [True, True])
+            proxy.lead_to(server.port)
+            await gateway.lender.server_time()
+            assert [each.attempt for each in await polls.pull("orders", 2, 60.0, by_id=True)] == [1, 1]
 
 
 async def test_a_topic_that_was_declared_is_told_though_it_cannot_be_shown(
