@@ -158,8 +158,8 @@ async def test_pollers_of_one_read_that_fails_keep_nothing(own_server: Callable[
             polling = [asyncio.create_task(polls.poll(large, 20.0))]
             await wait_until_async(lambda: polls.count == 1)
             large.leave()
-            for by_id in (False, True):
-                polling.append(asyncio.create_task(polls.poll(Poller("orders", 1, 60.0, by_id=by_id), 20.0)))
+            small = [Poller("orders", 1, 60.0, by_id=by_id) for by_id in (False, True)]
+            polling += [asyncio.create_task(polls.poll(poller, 20.0)) for poller in small]
             await wait_until_async(lambda: polls.count == 2)
             _go_away_at(proxy, b":loan:")
             await producer.send_many("orders", [Message(body=b"a"), Message(body=b"b")])
