@@ -18,13 +18,14 @@ from support.gateways import Gateways
 from support.waiting import wait_until
 from support.wire import raw_exchange
 
-TOKENS = {name: new_token() for name in ("busy", "large", "polling", "naming", "stalling", "other")}
+TOKENS = {name: new_token() for name in ("busy", "large", "polling", "naming", "stalling", "spent", "other")}
 QUOTAS: dict[str, dict[str, float]] = {
     "busy": {"requests_s": 5},
     "large": {"bytes_s": 2_000},
     "polling": {"polls": 2},
     "naming": {"groups": 3, "new_topics": 4},
     "stalling": {"bytes_at_once": 6_000},
+    "spent": {"requests_s": 0.001},
     "other": {},
 }
 GRANTS = [
@@ -130,9 +131,9 @@ async def test_what_a_quota_slows_down_is_not_too_slow(redis_url: str, prefix: s
 
 async def test_a_refused_body_is_not_read(base_url: str, callers: dict[str, httpx.Client]) -> None:
     """The answer comes before the body does."""
-    wait_until(lambda: _send(callers["busy"]).status_code == 429)
+    _send(callers["spent"])
     head = "POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    head += f"authorization: Bearer {TOKENS['busy']}\r\ncontent-length: 5000000\r\nconnection: close\r\n\r\n"
+    head += f"authorization: Bearer {TOKENS['spent']}\r\ncontent-length: 5000000\r\nconnection: close\r\n\r\n"
     answer = await raw_exchange(base_url.removeprefix("http://"), head.encode(), end=False)
     assert answer.startswith(b"HTTP/1.1 429 ")
 

@@ -75,6 +75,33 @@ async def test_nothing_was_written(admin: AsyncAdmin) -> None:
     assert {topic.name for topic in await admin.topics()} <= {"t"}
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"body": 1, "id": "a~"},
+        {"body": 1, "delay": 1, "at": 1_800_000_000_000},
+        {"body": 1, "if_exists": "replace"},
+        {"body": "\ud800"},
+        {"body": 1, "headers": {"a": "\ud800"}},
+        {"body": "x" * 1_048_577},
+    ],
+)
+async def test_a_refused_message_declares_no_topic(
+    wire: Wire, admin: AsyncAdmin, topic: str, message: dict[str, object]
+) -> None:
+    """Whatever is wrong with it, its topic does not exist afterwards."""
+    json_type = {"Content-Type": "application/json"}
+    reply = wire.request("POST", f"/v1/topics/{topic}/messages", json.dumps(message), json_type)
+    assert reply.status == 400
+    assert topic not in {each.name for each in await admin.topics()}
+
+
+async def test_a_refused_id_declares_no_topic(wire: Wire, admin: AsyncAdmin, topic: str) -> None:
+    """Of the calls of camellia, too."""
+    assert wire.post("sendMsg", topic=topic, msg="a", delayMillis=0, msgId="a~").code == 400
+    assert topic not in {each.name for each in await admin.topics()}
+
+
 def test_largest_message(wire: Wire, topic: str) -> None:
     """A message of 1 MiB, every byte of it percent-encoded."""
     reply = wire.post("sendMsg", topic=topic, msg="\u20ac" * 349_525, delayMillis=0)

@@ -12,7 +12,10 @@ _LOOKS = 60
 
 
 class ServerClock:
-    """Estimates the server's time by what it said lately. It may be slow by a round trip, and is never fast."""
+    """Estimates the server's time by what it said lately. It may be slow by a round trip, and is never fast.
+
+    A clock that was set is known from the next look on.
+    """
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=_LOOKS)
@@ -27,8 +30,12 @@ class ServerClock:
 
     async def look(self, lender: AsyncLender) -> None:
         """Asks the server. Raises LisaError."""
+        asked = time.monotonic()
         told = await lender.server_time()
         self._looked = time.monotonic()
+        if told - asked * 1000 < self._ahead_ms - 1:
+            # It was set back: not even the longest way explains so early a time.
+            self._offsets.clear()
         # The answer was on its way for a while: the most advanced of the latest is the closest.
         self._offsets.append(told - self._looked * 1000)
         self._ahead_ms = max(self._offsets)

@@ -135,7 +135,7 @@ class Polls:
         if not deliveries:
             return
         try:
-            await self._lender.release(*deliveries)
+            await self._lender.hand_back(*deliveries)
         except LisaError as error:
             logger.warning(
                 "cannot release %d messages, they come again later: %s",
@@ -209,6 +209,7 @@ class Polls:
             await self._serve(served, rest, limit)
         except LisaError as raised:
             _fail([poller for poller, _ in served], raised)
+            await self.release([*rest, *(delivery for _, batch in served for delivery in batch)])
         if error and failed:
             await self._read_apart(failed, error)
 

@@ -3,6 +3,8 @@
 import logging
 import math
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -12,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.errors import (
+    UNDONE,
     Closed,
     InvalidInput,
     LisaError,
@@ -37,6 +40,7 @@ __all__ = [
     "Problem",
     "Refusal",
     "Unauthorized",
+    "part_is_done",
     "problem_of",
     "refuse",
     "response_of",
@@ -168,6 +172,15 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (Closed, 503, "server-away", ()),
 )
 """Status, type and further members of each error. Only those of status 503 promise that nothing was done."""
+
+
+@contextmanager
+def part_is_done() -> Iterator[None]:
+    """For the further steps of a call that has changed something: no error of its block says that nothing was done."""
+    try:
+        yield
+    except UNDONE as error:
+        raise OutcomeUnknown(f"a part was done; another was not: {error}") from error
 
 
 def problem_of(error: LisaError) -> Problem:

@@ -1,6 +1,7 @@
 """The flows of a consumer that lends its deliveries, without I/O; `AsyncLender` runs them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
@@ -97,13 +98,22 @@ class LendingFlows(Core):
         replies = yield IndependentCalls([*leases, *notes])
         if error := error_in(replies):
             # A loan may be refused where a lease was not, as by a full server. Nobody gets these deliveries.
-            yield from self.release([delivery for delivery, _ in loans])
+            with suppress(LisaError):
+                yield from self.hand_back([delivery for delivery, _ in loans])
             raise error
         kept = [False] * len(loans)
         for positions, reply in zip(by_lease.values(), replies[: len(leases)], strict=True):
             for at, is_kept in zip(positions, reply, strict=True):
                 kept[at] = is_kept
         return kept
+
+    def hand_back(self, deliveries: Sequence[Delivery]) -> Flow[None]:
+        """Releases deliveries that reach nobody. What it cannot release, the next read, or the close, does."""
+        try:
+            yield from self.release(deliveries)
+        except (LisaError, GeneratorExit):
+            self.leave(deliveries)
+            raise
 
     def recall(self, topic: str, id: str) -> Flow[Lent | None]:
         """The lent delivery of an id; None if nothing is lent."""

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.per_loop import PerLoop
-from lisa_common.errors import Closed, InvalidInput, OutcomeUnknown
+from lisa_common.errors import NOTHING_DONE, Closed, InvalidInput, LisaError, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_bool, check_id, check_int, check_name, duration_ms
@@ -108,6 +109,10 @@ class AsyncLender(AsyncConsumer):
         outcome: NackOutcome | None = await self._end(settlement)
         return outcome
 
+    async def hand_back(self, *deliveries: Delivery) -> None:
+        """Releases deliveries that reach nobody, without an attempt. If it raises, the next read does, or the close."""
+        await self._run(self._core.hand_back(deliveries))
+
     async def keep_note(self, topic: str, id: str, note: bytes, keep: Duration) -> None:
         """Stores a note on a message beside its topic, for as long as `keep`. Raises InvalidInput."""
         await self._run(self._core.store_note(topic, id, note, keep))
@@ -146,11 +151,13 @@ class AsyncLender(AsyncConsumer):
     async def _end_batch(self, settlements: list[Settlement]) -> list[Any]:
         outcomes = await self._run(self._core.end_each(settlements))
         lost = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)]
-        if lost:
-            # A settlement is fenced by its entry: a second one changes nothing if the first arrived.
-            again = await self._run(self._core.end_each([settlements[at] for at in lost]))
+        # A settlement is fenced by its entry: a second one changes nothing if the first arrived. What it cannot settle
+        # stays unknown.
+        with suppress(LisaError):
+            again = await self._run(self._core.end_each([settlements[at] for at in lost])) if lost else []
             for at, outcome in zip(lost, again, strict=True):
-                outcomes[at] = outcome
+                if not isinstance(outcome, NOTHING_DONE):
+                    outcomes[at] = outcome
         return outcomes
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from starlette.responses import Response
 from starlette.types import Receive
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, Refused
 from lisa_common.model.delivery import Delivery
 from lisa_common.validation import check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
@@ -29,6 +29,7 @@ from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_gateway.problems import part_is_done
 from lisa_gateway.responses import HandedOver
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
@@ -128,11 +129,12 @@ class MessageCalls:
             # It was acked meanwhile, and that note may have been overwritten.
             await self._keep_note(topic, id, known, None if release else Status.CONSUMED)
             raise Failed(Code.NOT_EXISTS, f"the message has ended meanwhile: {outcome}")
-        if outcome is CancelOutcome.DELIVERED:
-            # The client that has it may still handle it; the id is free now.
-            await self._gateway.lender.nack_lent(topic, id, rejected=True)
-        if release:
-            await self._forget(topic, id)
+        with part_is_done():
+            if outcome is CancelOutcome.DELIVERED:
+                # The client that has it may still handle it; the id is free now.
+                await self._gateway.lender.nack_lent(topic, id, rejected=True)
+            if release:
+                await self._forget(topic, id)
         self._monitor.count(topic, Event.DELETE)
         return answer()
 
@@ -151,7 +153,10 @@ class MessageCalls:
         outcome = await self._gateway.producer.reschedule(topic, id, delay=timedelta(milliseconds=delay_ms))
         if outcome not in fine:
             raise Failed(Code.NOT_EXISTS, f"no waiting message has this id: it is {outcome}")
-        known = await find_known(self._gateway, topic, id, alive=True)
+        known = None
+        # It is done, whether or not it can be shown.
+        with suppress(LisaError):
+            known = await find_known(self._gateway, topic, id, alive=True)
         return answer(delayMsg=known.message) if known else answer()
 
     async def _keep_note(self, topic: str, id: str, known: Known, status: Status | None) -> None:
@@ -160,7 +165,9 @@ class MessageCalls:
         if status is None:
             await lender.drop_note(topic, id)
         elif self._settings.ended_s:
-            await lender.keep_note(topic, id, ended_note(known.message, status), self._settings.ended_s)
+            # A full server refuses it, and lets messages end all the same.
+            with suppress(Refused):
+                await lender.keep_note(topic, id, ended_note(known.message, status), self._settings.ended_s)
 
     async def _forget(self, topic: str, id: str, known: Known | None = None) -> None:
         """Removes what is kept of a message that has ended."""

@@ -99,18 +99,18 @@ async def find_known(gateway: Gateway, topic: str, id: str, *, alive: bool = Fal
 
     Where that group has no copy, it is seen as other groups see it; with `alive` also where that copy has died or
     expired and another lives. A message counts as expired from its expiry time on, even before a read or a sweep finds
-    it.
+    it; the server judges that, as its clock may be set.
     """
     found = await gateway.producer.find(topic, id)
     if found is None:
         return None
-    policy, now_ms = await gateway.topics.policy(topic), await gateway.now_ms()
+    policy = await gateway.topics.policy(topic)
     copy = _copy_of(found, gateway.settings.group)
     if alive and copy and copy.state in _ENDED and found.state not in _ENDED:
         copy = None
     state = copy.state if copy else found.state
     retry = copy.attempts if copy else 0
-    status = _status_of(found, copy, state, retry, now_ms)
+    status = _status_of(copy, state, retry)
     shown = message(topic, found.id, found.record, policy, retry=retry, status=status)
     if copy and copy.failure and state is State.GARBAGE:
         shown |= {"reason": copy.failure.reason, "error": copy.failure.error}
@@ -123,7 +123,7 @@ def _copy_of(found: Found, group: str) -> CopyState | None:
     return by_group.get(group) or by_group.get("")
 
 
-def _status_of(found: Found, copy: CopyState | None, state: State, retry: int, now_ms: int) -> Status:
+def _status_of(copy: CopyState | None, state: State, retry: int) -> Status:
     if state is State.GARBAGE:
         expired_unread = copy and copy.failure and copy.failure.reason == _EXPIRED and not copy.attempts
         return Status.EXPIRED if expired_unread else Status.GIVEN_UP
@@ -133,8 +133,7 @@ def _status_of(found: Found, copy: CopyState | None, state: State, retry: int, n
         return Status.CONSUMED
     if state is State.CANCELLED:
         return Status.DELETED
-    expires_ms = found.record.expires_ms if found.record else None
-    if expires_ms is not None and expires_ms <= now_ms:
+    if state is State.EXPIRED:
         return Status.GIVEN_UP if retry else Status.EXPIRED
     return Status.WAITING if state is State.WAITING else Status.READY
 

@@ -20,6 +20,7 @@ from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import decode
 from lisa_gateway.polls import MAX_BATCH
+from lisa_gateway.problems import part_is_done
 from lisa_producer import SendResult, State
 
 __all__ = ["SendCalls"]
@@ -101,7 +102,6 @@ class SendCalls:
                 raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
         try:
             new = self._read(Parameters({name: str(value) for name, value in item.items()}))
-            check_new_id(new.id)
         except (Misunderstood, Failed) as error:
             raise Failed(Code.PARAM_WRONG, f"msgs.{place}.{error.reason}") from None
         except InvalidInput as error:
@@ -120,7 +120,8 @@ class SendCalls:
             body = text.encode()
         except UnicodeEncodeError:
             raise Failed(Code.PARAM_WRONG, "msg must be text that UTF-8 can encode") from None
-        id = parameters.text("msgId")
+        # Here, before a topic is declared for what is refused.
+        id = parameters.text("msgId") and check_new_id(parameters.text("msgId"))
         return _New(id or secrets.token_hex(16), bool(id), body, delay_ms, ttl_ms, retries)
 
     async def _send(self, topic: str, new: _New) -> Message:
@@ -145,7 +146,9 @@ class SendCalls:
             if first is not None:
                 self._monitor.count(topic, Event.SEND)
                 return first
-            result = await self._store(topic, new)
+            with part_is_done():
+                # What has ended was purged.
+                result = await self._store(topic, new)
             if not result.duplicate:
                 return self._sent(topic, new, result.due_ms)
         raise Failed(Code.UNKNOWN, f"msgId {new.id!r} belongs to a message that is about to end; send it again")

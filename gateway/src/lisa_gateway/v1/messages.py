@@ -92,7 +92,8 @@ def _header(text: str) -> tuple[str, str]:
 
 
 async def _send_one(call: Call, message: Message) -> Answer:
-    await call.gateway.topics.ensure(call.topic, call.caller.quota)
+    # The producer declares the topic, once it finds nothing wrong with the message.
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     result: SendResult = await call.gateway.producer.send(
         call.topic,
         message.body,
