@@ -105,7 +105,7 @@ for _, row in ipairs(rows) do
   if left <= 0 then
     local delivery = delivery_of(row[1], row[2], lease, state)
     bytes = bytes + (delivery and redis.call('HSTRLEN', messages, delivery.id) or 0)
-    if count == limit or count > 0 and bytes > MOST_BYTES then
+    if count == limit or count > 0 and (bytes > MOST_BYTES or looked_at > MOST_ROWS) then
       next_cursor = row[1]
       break
     end

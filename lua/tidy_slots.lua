@@ -23,10 +23,12 @@ local calls = make_slots()
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
 local count, following = 0, ''
 
-local exists = {}
-for _, group in ipairs(list_groups()) do
+local exists, groups = {}, list_groups()
+for _, group in ipairs(groups) do
   exists[group.name] = true
 end
+-- A message may have a copy for each group.
+local HOLDERS = math.ceil(PAGE / (1 + #groups / 10))
 
 -- Whether no group has to handle a message any more.
 local function has_ended(id)
@@ -51,7 +53,7 @@ local function has_ended(id)
 end
 
 local function tidy_holders(from)
-  local page, ended = redis.call('HSCAN', busy, from, 'COUNT', PAGE), {}
+  local page, ended = redis.call('HSCAN', busy, from, 'COUNT', HOLDERS), {}
   for i = 1, #page[2], 2 do
     local id, member = page[2][i], page[2][i + 1] .. '\0' .. page[2][i]
     if has_ended(id) then
