@@ -205,8 +205,8 @@ class Sender:
         """Sends what is left to all shards, and puts into `stored` what became of it.
 
         Calls of one round trip may be carried out in any order, as one may be refused and tried again. So replacements
-        follow the others, and a shard gets one call of them at a time, of which it may do only the first ones. Returns the
-        places of messages whose shards are closed.
+        follow the others, and a shard gets one call of them at a time, which may do only the first ones. Returns
+        the places of messages whose shards are closed.
         """
         others: list[tuple[ShardKeys, _Places]] = []
         replacing: dict[ShardKeys, list[tuple[ShardKeys, _Places]]] = {}

@@ -40,9 +40,9 @@ SENDS = ("send", "replace")
 def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages; either all of them are replacements, or none.
 
-    Returns for each its due time in ms, negative if it replaced another message, 0 for a duplicate. Of replacements it may
-    do only the first ones, as the work of a call is bounded: then the result is shorter, and the caller sends the
-    rest. Raises Resharded if the shard is closed.
+    Returns for each its due time in ms, negative if it replaced another message, 0 for a duplicate. Raises Resharded
+    if the shard is closed. One call may do only the first of many replacements, as its work is bounded: then the result
+    is shorter, and the caller sends the rest.
     """
     name = "replace" if messages and type(messages[0]) is Replacement else "send"
     loaded = load(name)
