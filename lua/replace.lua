@@ -116,6 +116,8 @@ local function replace(id, text, content, position)
     redis.call('HDEL', owed, id)
   end
   if not waits then
+    -- Its entry, and the names of all groups.
+    afford(4 * PER_COMMAND)
     immediate[#immediate + 1] = { id = id, given = given, priority = priority, position = position }
   end
   if not is_known then
