@@ -26,9 +26,9 @@
 --          entries, and stays) or "done", number of copies ended }
 --@include entry, failure, forget, groups, owes, record, wake_unparked
 local PAGE = 1000
--- A step reads no more bytes of records than this, but at least one record.
+-- A step does no more work than this, in bytes of records, but reads at least one record.
 local BYTES = 2 * 1024 * 1024
-local groups, dropped = list_groups(), nil
+local groups, dropped, bytes = list_groups(), nil, 0
 for _, other in ipairs(groups) do
   if other.name == group then
     dropped = other
@@ -66,6 +66,8 @@ local function is_of_others(entry, id)
     return true
   end
   for _, other in ipairs(groups) do
+    -- Three commands take as long as three KiB.
+    bytes = bytes + 3 * 1024
     if other ~= dropped and has_copy(other, entry, id) then
       return true
     end
@@ -81,7 +83,7 @@ local function owes_by(entry, fields, record)
   return fields['g'] or redis.call('HEXISTS', owed, id) == 1 or not is_of_others(entry, id)
 end
 
-local left, bytes, ended = limit, 0, 0
+local left, ended = limit, 0
 
 -- The messages that the group owes by these entries, each once; the entries that were read; and whether no more are left.
 local function read_debts(entries)

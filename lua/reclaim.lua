@@ -31,9 +31,11 @@ local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
 math.randomseed(seed)
 
--- Failing a message reads its record. Reading 3 MiB takes a few milliseconds, and so do this many pending entries.
+-- Failing a message reads its record. Reading 3 MiB takes a few milliseconds, and so do this many pending entries, and
+-- this many that are only looked at for marks.
 local MOST_BYTES = 3 * 1024 * 1024
 local MOST_ROWS = 2000
+local MOST_LOOKS = 10000
 
 -- The delivery of a pending entry, or nil for an entry that is deleted, damaged or from another program.
 local function delivery_of(entry, consumer, lease, state)
@@ -105,7 +107,7 @@ for _, row in ipairs(rows) do
   if left <= 0 then
     local delivery = delivery_of(row[1], row[2], lease, state)
     bytes = bytes + (delivery and redis.call('HSTRLEN', messages, delivery.id) or 0)
-    if count == limit or count > 0 and bytes > MOST_BYTES then
+    if count == limit or count > 0 and (bytes > MOST_BYTES or looked_at > MOST_LOOKS) then
       next_cursor = row[1]
       break
     end

@@ -19,9 +19,10 @@
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4...] id, due, content per message; as for `send`, with "~ms " before a due time that is repeated
--- returns  per message its due time in ms, negative where it replaced another, 0 for a duplicate; the error RESHARDED where
---            the shard is closed and does not know an id, or QUEUEFULL
---@include clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
+-- returns  per message its due time in ms, negative where it replaced another, 0 for a duplicate, a list for more than one
+--            message, which is shorter where the call could not afford them all; the error RESHARDED where the shard is
+--            closed and does not know an id, or QUEUEFULL
+--@include budget, clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
 --@include withdrawn
 local now = clock(now_ms)
 local limits, ids, tried_since = read_door(), {}, {}
@@ -42,6 +43,7 @@ if refusal then
 end
 local must_pass = is_guarded(limits, now)
 
+local COMMANDS, COPY_COMMANDS = 4, 4
 local all_groups = nil
 
 -- The copies of a message that is to be retried by all groups that owe it, none of a message that waits; nil of any other.
@@ -55,6 +57,7 @@ local function replaceable(id)
   local owing, copies = redis.call('HGET', owed, id), {}
   all_groups = all_groups or list_groups()
   for _, group in ipairs(owing and names_in(owing) or all_groups) do
+    afford(COPY_COMMANDS * PER_COMMAND)
     local copy = copy_of(owing and group or group.name, id)
     if redis.call('ZSCORE', retry, copy) then
       copies[#copies + 1] = copy
@@ -85,6 +88,7 @@ local function replace(id, text, content, position)
   alive = is_known and id or alive
   if since and is_known then
     local record = redis.call('HGET', messages, id)
+    afford(#record)
     local stored = read_record(record)
     if stored and (stored.sent > since or stored.sent > since - SLOW_MS and is_alike(record, stored, text, content)) then
       return -stored.due
@@ -112,6 +116,8 @@ local function replace(id, text, content, position)
     redis.call('HDEL', owed, id)
   end
   if not waits then
+    -- Its entry, and the names of all groups.
+    afford(4 * PER_COMMAND)
     immediate[#immediate + 1] = { id = id, given = given, priority = priority, position = position }
   end
   if not is_known then
@@ -125,6 +131,9 @@ end
 
 local replies = {}
 for i = 4, #ARGV, 3 do
+  if not afford(work_on(ARGV[i], COMMANDS, FREED)) then
+    break
+  end
   replies[#replies + 1] = replace(ARGV[i], ARGV[i + 1], ARGV[i + 2], i)
 end
 if #immediate > 0 then
@@ -135,4 +144,4 @@ if alive and not has_stored then
   redis.call('HSET', messages, alive, redis.call('HGET', messages, alive))
 end
 wake_unparked(channel, topic)
-return #replies == 1 and replies[1] or replies
+return #ARGV == 6 and replies[1] or replies

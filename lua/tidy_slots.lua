@@ -23,10 +23,12 @@ local calls = make_slots()
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
 local count, following = 0, ''
 
-local exists = {}
-for _, group in ipairs(list_groups()) do
+local exists, groups = {}, list_groups()
+for _, group in ipairs(groups) do
   exists[group.name] = true
 end
+-- A message may have a copy for each group.
+local HOLDERS = math.ceil(PAGE / (1 + #groups / 10))
 
 -- Whether no group has to handle a message any more.
 local function has_ended(id)
@@ -50,9 +52,13 @@ local function has_ended(id)
   return false
 end
 
+-- A small hash is one page, whatever its size: `from` is a cursor, and how many of its page were looked at before.
 local function tidy_holders(from)
-  local page, ended = redis.call('HSCAN', busy, from, 'COUNT', PAGE), {}
-  for i = 1, #page[2], 2 do
+  local at, before = string.match(from, '^(%d+) ?(%d*)$')
+  local page, ended = redis.call('HSCAN', busy, at, 'COUNT', HOLDERS), {}
+  before = tonumber(before) or 0
+  local last = math.min(#page[2], 2 * (before + 2 * HOLDERS))
+  for i = 2 * before + 1, last, 2 do
     local id, member = page[2][i], page[2][i + 1] .. '\0' .. page[2][i]
     if has_ended(id) then
       ended[#ended + 1] = id
@@ -69,6 +75,9 @@ local function tidy_holders(from)
     for i = 1, #ended, PAGE do
       free_slots({ unpack(ended, i, math.min(#ended, i + PAGE - 1)) })
     end
+  end
+  if last < #page[2] then
+    return string.format('h%s %d', at, last / 2 - (mend and #ended or 0))
   end
   return page[1] == '0' and 's-' or 'h' .. page[1]
 end

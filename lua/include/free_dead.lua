@@ -2,6 +2,9 @@
 -- Needs the keys: busy, slots, parked, waiting, retry, owed, door, garbage, messages.
 --@include failure, groups, slots
 
+-- A call looks at so many copies; a manager looks at the rest.
+local copies_left = 1000
+
 local function free_dead(ids)
   if #ids == 0 or redis.call('EXISTS', busy) == 0 then
     return
@@ -11,6 +14,7 @@ local function free_dead(ids)
   -- that one is.
   local function is_all_dead(id)
     for _, name in ipairs(names_in(redis.call('HGET', owed, id) or '')) do
+      copies_left = copies_left - 1
       if not redis.call('ZSCORE', garbage, copy_of(name, id)) then
         return false
       end
@@ -20,7 +24,7 @@ local function free_dead(ids)
 
   local dead = {}
   for _, id in ipairs(ids) do
-    if redis.call('HEXISTS', busy, id) == 1 and is_all_dead(id) then
+    if copies_left > 0 and redis.call('HEXISTS', busy, id) == 1 and is_all_dead(id) then
       dead[#dead + 1] = id
     end
   end

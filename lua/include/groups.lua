@@ -44,13 +44,19 @@ local function names_in(owing)
   return names
 end
 
--- A value of `owed` without one name. It works on the text, because there may be many names, and a batch has many
--- values.
+-- A value of `owed` without one name. It works on the text, because there may be many names. Mostly all messages of a
+-- batch are owed by the same groups.
+local last_owing, last_group, last_rest
 local function names_without(owing, group)
+  if owing == last_owing and group == last_group then
+    return last_rest
+  end
+  last_owing, last_group, last_rest = owing, group, owing
   local names = ',' .. owing .. ','
   local from, to = string.find(names, ',' .. group .. ',', 1, true)
   if not from then
     return owing
   end
-  return string.sub(string.sub(names, 1, from) .. string.sub(names, to + 1), 2, -2)
+  last_rest = string.sub(string.sub(names, 1, from) .. string.sub(names, to + 1), 2, -2)
+  return last_rest
 end

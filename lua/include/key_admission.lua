@@ -62,7 +62,7 @@ local function admit(set, members, most, per_key)
       others = others + 1
     elseif is_read and #passed < 2 * most then
       if key and not has_slot then
-        calls.take_slot(id, key, is_retry)
+        afford(2 * PER_COMMAND * (calls.take_slot(id, key, is_retry) or 0))
       end
       passed[#passed + 1], passed[#passed + 2] = member, score
     else

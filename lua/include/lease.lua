@@ -23,6 +23,8 @@ end
 -- More entries than a worker holds, unless its concurrency is very high. Entries beyond count as not begun.
 local MOST_HELD = 2000
 local last_begun = {}
+-- How many pending entries were looked at for marks: those of each worker, however few of them are of interest.
+local looked_at = 0
 
 local function marks_beginnings(consumer)
   return string.byte(consumer, -1) == 126
@@ -37,7 +39,9 @@ local function has_begun(group, entry, consumer, state, alone)
   end
   if last_begun[consumer] == nil then
     last_begun[consumer] = false
-    for _, row in ipairs(redis.call('XPENDING', ready, group, entry, '+', MOST_HELD, consumer)) do
+    local rows = redis.call('XPENDING', ready, group, entry, '+', MOST_HELD, consumer)
+    looked_at = looked_at + #rows
+    for _, row in ipairs(rows) do
       local _, row_state = read_mark(row[4])
       if row_state == BEGUN then
         last_begun[consumer] = row[1]

@@ -1,6 +1,6 @@
 -- Decides how many messages the limits of a topic let become ready now.
 -- Needs the keys: door, ready, waiting, retry.
---@include groups
+--@include entry, groups
 
 -- Why not more may pass, where it is not a time.
 local PAUSED = -1
@@ -9,47 +9,69 @@ local FULL = -2
 -- A group that has so many copies to read needs no more for now. It also bounds the work of counting.
 local MOST_UNREAD = 500
 
--- The number of copies that a group has not read yet, up to `enough`. An entry for another group is not one.
-local function count_unread(group, enough)
-  local count, start = 0, '(' .. group.last
-  while count < enough do
-    local size = enough - count
-    local page = redis.call('XRANGE', ready, start, '+', 'COUNT', size)
-    for _, entry in ipairs(page) do
-      local values, is_for_group = entry[2], true
-      for i = 1, #values, 2 do
-        is_for_group = is_for_group and (values[i] ~= 'g' or values[i + 1] == group.name)
-      end
-      count = count + (is_for_group and 1 or 0)
+-- A group that is so many entries behind gets no more either, whoever they are for: retries of another group may be
+-- many. A thousand take about 2 ms.
+local MOST_BEHIND = 5000
+
+-- The group that an entry is for, nil for all.
+local function group_of(entry)
+  local values = entry[2]
+  for i = 1, #values, 2 do
+    if values[i] == 'g' then
+      return values[i + 1]
     end
-    if #page < size then
-      break
-    end
-    start = '(' .. page[#page][1]
   end
-  return count
 end
 
 -- How many more copies may be ready or delivered: in the group that has most of them. Second, whether the end of a
--- delivery would change that soon.
+-- delivery would change that soon. All groups are counted in one pass over the stream, from the group that is furthest
+-- behind to its end, or to where one group has enough.
 local function free_places(capacity)
-  local free, unread = capacity, 0
   local groups = list_groups()
   if #groups == 0 then
     return math.max(0, capacity - redis.call('XLEN', ready)), false
   end
-  for _, group in ipairs(groups) do
-    local left = capacity - group.pending
-    if left > 0 then
-      local count = count_unread(group, math.min(left, MOST_UNREAD))
-      left, unread = count == MOST_UNREAD and 0 or left - count, math.max(unread, count)
-    end
-    free = math.min(free, left)
-    if free <= 0 then
-      break
+  table.sort(groups, function(a, b) return entry_after(b.last, a.last) end)
+  local shared, own, free, seen = 0, {}, capacity, 0
+  local function met(group)
+    return shared + (own[group.name] or 0)
+  end
+
+  -- The unread copies of the first full group among the first `count`, nil where none is full. Notes what is free.
+  local function find_full(count)
+    free = capacity
+    for i = 1, count do
+      local left = capacity - groups[i].pending
+      local unread = math.max(0, math.min(met(groups[i]) - groups[i].before, left))
+      if left <= unread or unread >= MOST_UNREAD then
+        return unread
+      end
+      free = math.min(free, left - unread)
     end
   end
-  return math.max(0, free), unread < MOST_UNREAD
+
+  for i, group in ipairs(groups) do
+    group.before = met(group)
+    local start, stop, page = '(' .. group.last, groups[i + 1] and groups[i + 1].last or '+', nil
+    repeat
+      page = stop == group.last and {} or redis.call('XRANGE', ready, start, stop, 'COUNT', MOST_UNREAD)
+      for _, entry in ipairs(page) do
+        local name = group_of(entry)
+        if name then
+          own[name] = (own[name] or 0) + 1
+        else
+          shared = shared + 1
+        end
+      end
+      local unread = find_full(i)
+      seen = seen + #page
+      if unread or seen >= MOST_BEHIND then
+        return 0, unread and unread < MOST_UNREAD or false
+      end
+      start = #page > 0 and '(' .. page[#page][1]
+    until #page < MOST_UNREAD
+  end
+  return free, true
 end
 
 -- The rate is a bucket of `burst` + 1 tokens, which gets one token in each interval (GCRA: ITU-T I.371, annex A). One

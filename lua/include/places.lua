@@ -45,7 +45,7 @@ end
 
 -- The number of commands that read a message's places and change them.
 local function commands_on_places()
-  return 12 + 7 * #all_groups()
+  return 12 + 12 * #all_groups()
 end
 
 -- The time of a score. A time beyond 2^53, the largest exact integer, becomes 2^53.

@@ -12,7 +12,7 @@
 -- A time in the year 2527. With it, scores are below 2^45, where their fractions are exact.
 local PARKED = 2 ^ 44
 
--- A call looks at so many parked messages; a manager looks at the rest.
+-- A call looks at so many parked messages and copies; a manager looks at the rest.
 local MOST_PARKED = 500
 
 local function is_parked(score)
@@ -48,13 +48,15 @@ local function make_slots()
   end
 
   -- Gives a message a slot. Returns false if it has one. With `siblings`, the message may have other copies that are
-  -- parked: these need no slot of their own.
+  -- parked: these need no slot of their own. Otherwise returns at how many it looked.
   local function take_slot(id, key, siblings)
     if redis.call('HSETNX', busy, id, key) == 0 then
       return false
     end
     redis.call('ZADD', slots, 0, key .. '\0' .. id)
-    for _, name in ipairs(siblings and names_in(redis.call('HGET', owed, id) or '') or {}) do
+    local names = siblings and names_in(redis.call('HGET', owed, id) or '') or {}
+    looks_left = looks_left - #names
+    for _, name in ipairs(names) do
       local copy = copy_of(name, id)
       local score = tonumber(redis.call('ZSCORE', retry, copy) or nil)
       if is_parked(score) then
@@ -62,7 +64,7 @@ local function make_slots()
         redis.call('ZREM', parked, place_of(key, score - PARKED, retry, copy))
       end
     end
-    return true
+    return #names
   end
 
   -- Returns the set that a member of `parked` names, the member there, and the score without PARKED; nil if that is not
@@ -79,6 +81,7 @@ local function make_slots()
   -- Moves what a member of `parked` names back to the door, and gives it a slot if slots are limited. Returns whether
   -- it took a slot, or would have taken one.
   local function unpark(member, key, is_limited)
+    redis.call('ZREM', parked, member)
     local set, name, score = named_by(member, key)
     if not set then
       return false
@@ -97,18 +100,17 @@ local function make_slots()
     local most, from, to = per_key_limit(), range_of(key)
     local room = most - redis.call('ZLEXCOUNT', slots, from, to)
     while room > 0 do
-      if looks_left == 0 then
-        return false
-      end
-      local members = redis.call('ZRANGE', parked, from, to, 'BYLEX', 'LIMIT', 0, math.min(room, 100, looks_left))
+      local members = redis.call('ZRANGE', parked, from, to, 'BYLEX', 'LIMIT', 0, math.min(room, 100))
       if #members == 0 then
         return true
       end
-      redis.call('ZREM', parked, unpack(members))
       for _, member in ipairs(members) do
+        if looks_left <= 0 then
+          return false
+        end
+        looks_left = looks_left - 1
         room = room - (unpark(member, key, most < math.huge) and 1 or 0)
       end
-      looks_left = looks_left - #members
     end
     return true
   end

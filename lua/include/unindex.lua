@@ -2,6 +2,9 @@
 -- Needs the keys: messages, retry, parked.
 --@include failure, key, slots
 
+-- The copies of a message come one after another, and its record may be large.
+local read_id, read_key
+
 -- Call it first: it needs the score, and the record, from which it reads the key.
 local function unindex(set, member)
   if redis.call('EXISTS', parked) == 0 then
@@ -10,10 +13,12 @@ local function unindex(set, member)
   local score = tonumber(redis.call('ZSCORE', set, member) or nil)
   if is_parked(score) then
     local id = set == retry and select(2, split_copy(member)) or member
-    local key = key_in(redis.call('HGET', messages, id) or '')
-    if key then
+    if id ~= read_id then
+      read_id, read_key = id, key_in(redis.call('HGET', messages, id) or '')
+    end
+    if read_key then
       -- Another program may have put a key of another type there.
-      redis.pcall('ZREM', parked, place_of(key, score - PARKED, set, member))
+      redis.pcall('ZREM', parked, place_of(read_key, score - PARKED, set, member))
     end
   end
 end

@@ -2,22 +2,28 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Consumer
 from lisa_manager import Admin, AsyncAdmin
 from lisa_producer import (
     AccessDenied,
     AsyncProducer,
+    Confirm,
     InvalidInput,
     Message,
+    NotConfirmed,
     OutcomeUnknown,
     PartialSend,
     Producer,
+    ProducerSettings,
     QueueFull,
     SendOutcome,
     State,
@@ -25,6 +31,7 @@ from lisa_producer import (
 from support import Server, idle
 from support.commands import Commands
 from support.proxy import Proxy
+from support.queue import Queue, outgoing
 
 SENT, REPLACED, DUPLICATE = SendOutcome.SENT, SendOutcome.REPLACED, SendOutcome.DUPLICATE
 
@@ -69,6 +76,64 @@ async def test_callers_share_calls_by_kind(sender: AsyncProducer) -> None:
     plain = [sender.send("orders", str(n), id="a", delay=600) for n in range(20)]
     replaced = await asyncio.gather(*sends, *plain)
     assert [result.outcome for result in replaced] == [REPLACED] * 20 + [DUPLICATE] * 20
+
+
+def _retried_by_many(orders: Queue, client: redis.Redis, ids: Sequence[str]) -> None:
+    """Messages that a hundred groups have to retry: a call does only some of them."""
+    groups = [f"g{n}" for n in range(100)]
+    orders.join(*groups)
+    orders.send_all([outgoing(id) for id in ids])
+    copies = [f"{group}/{id}" for group in groups for id in ids]
+    client.zadd(orders.keys.of("retry"), dict.fromkeys(copies, orders.now_ms + 600_000))
+
+
+def _calls(client: redis.Redis, command: str) -> int:
+    stats: dict[str, Any] = client.info("commandstats")  # type: ignore[assignment]
+    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+async def test_what_one_call_cannot_do_takes_several(producer: Any, orders: Queue, client: redis.Redis) -> None:
+    """The last of an id that replaces stands all the same."""
+    ids = [f"m{n}" for n in range(30)]
+    _retried_by_many(orders, client, ids)
+    messages = [Message(body=f"{n}", id=id, delay=600, if_exists="replace") for n in range(2) for id in ids]
+    report = await producer.send_many("orders", messages)
+    assert [result.outcome for result in report.results] == [REPLACED] * 60
+    found = [await producer.find("orders", id) for id in ids]
+    assert [(each.state, each.record.body) for each in found] == [(State.WAITING, b"1")] * 30
+
+
+async def test_callers_of_what_takes_several_calls(sender: AsyncProducer, orders: Queue, client: redis.Redis) -> None:
+    """Each is told its own end."""
+    ids = [f"m{n}" for n in range(30)]
+    _retried_by_many(orders, client, ids)
+    sends = [sender.send("orders", id, id=id, delay=600, if_exists="replace") for id in ids]
+    results = await asyncio.gather(*sends)
+    assert [(result.id, result.outcome) for result in results] == [(id, REPLACED) for id in ids]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["send", "send_many"])
+async def test_each_of_several_calls_is_confirmed(
+    own_server: Callable[..., Server], prefix: str, *, many: bool
+) -> None:
+    """A message that no replica has is said not to be confirmed, whichever call stored it."""
+    server = own_server()
+    ids = [f"m{n}" for n in range(30)]
+    with server.client() as client, Connection(server.url) as connection:
+        _retried_by_many(Queue(connection, ShardKeys(prefix, "orders")), client, ids)
+        settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+        async with AsyncProducer(settings=settings, confirm=Confirm(replicas=1, timeout=0.001)) as producer:
+            if many:
+                messages = [Message(body=id, id=id, delay=600, if_exists="replace") for id in ids]
+                with pytest.raises(PartialSend) as failed:
+                    await producer.send_many("orders", messages)
+                errors: list[Any] = [result.error for result in failed.value.report.results]
+            else:
+                sends = [producer.send("orders", id, id=id, delay=600, if_exists="replace") for id in ids]
+                errors = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(error) for error in errors] == [NotConfirmed] * 30
+        assert _calls(client, "wait") >= 3
+        assert client.zcard(ShardKeys(prefix, "orders").of("waiting")) == 30
 
 
 async def test_a_retry_is_replaced(producer: Any, consumers: Callable[..., Any]) -> None:

@@ -380,3 +380,15 @@ def test_an_ack_of_a_lost_promotion_is_stale_where_no_entry_can_be_added(queue: 
     before = queue.contents()
     assert queue.ack(delivery) == [STALE]
     assert queue.contents() == before
+
+
+def test_each_message_of_a_batch_has_groups_of_its_own(queue: Queue) -> None:
+    """A group that joins later gets later messages only."""
+    queue.join("f", "g")
+    queue.send_all([outgoing("a"), outgoing("b")])
+    queue.join("h")
+    queue.send_all([outgoing("c"), outgoing("d")])
+    a, b, c, d = queue.read("g")
+    assert queue.ack(a, c, b, d) == ["acked"] * 4
+    assert queue.contents().owed == {"a": "f", "b": "f", "c": "f,h", "d": "f,h"}
+    assert queue.ack(a, c, b, d) == ["stale"] * 4

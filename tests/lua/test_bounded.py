@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from lisa_common.model.delivery import Entry
+from lisa_common.model.message import Replacement
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call
 from lisa_common.protocol.consuming import AckOutcome, Nack
@@ -150,8 +151,36 @@ def test_many_groups_make_parts_small(queue: Queue) -> None:
     queue.join(*names)
     queue.send_all([outgoing(id) for id in _IDS])
     assert 1 <= _done(queue, producing.cancel(queue.keys, _IDS, now_ms=queue.now_ms)) <= 8
-    assert queue.cancel(*_IDS) == ["unknown"] * 5 + ["cancelled"] * 7
+    assert queue.cancel(*_IDS) == ["unknown"] * 3 + ["cancelled"] * 9
     assert queue.contents().left == []
+
+
+def test_replacements_of_retries_are_done_in_parts(queue: Queue, client: redis.Redis) -> None:
+    """Each group has its copy; the caller sends the rest."""
+    names = [f"g{number}" for number in range(100)]
+    queue.join(*names)
+    queue.send_all([outgoing(id) for id in _IDS])
+    copies = [f"{name}/{id}" for name in names for id in _IDS]
+    client.zadd(queue.keys.of("retry"), dict.fromkeys(copies, queue.now_ms + 1_000))
+    left = [Replacement(*outgoing(id, due="+5")) for id in [*_IDS, "new"]]
+    sizes = []
+    while left:
+        dues = queue.connection.call(producing.send(queue.keys, left, repeatable=False, now_ms=queue.now_ms))
+        assert dues in ([-queue.now_ms - 5] * len(dues), [-queue.now_ms - 5] * (len(dues) - 1) + [queue.now_ms + 5])
+        sizes.append(len(dues))
+        left = left[len(dues) :]
+        assert len(queue.contents().retry) == 100 * max(0, len(left) - 1)
+    assert len(sizes) == 2
+    assert queue.contents().waiting == dict.fromkeys([*_IDS, "new"], queue.now_ms + 5)
+
+
+def test_repeated_replacements_are_done_in_parts(queue: Queue) -> None:
+    """They read what is stored, to find their own."""
+    _send_large(queue)
+    again = [Replacement(*outgoing(id, due="~5.0 +0")) for id in _IDS]
+    dues = queue.connection.call(producing.send(queue.keys, again, repeatable=False, now_ms=queue.now_ms))
+    assert dues == [-queue.now_ms] * len(dues)
+    assert 1 <= len(dues) <= 6
 
 
 def test_finished_ids_are_forgotten_by_the_thousand(queue: Queue) -> None:

@@ -149,6 +149,50 @@ def test_max_in_flight_counts_the_group_that_has_most(queue: Queue) -> None:
     assert [d.group for d in queue.read("h")] == ["h"]
 
 
+def test_max_in_flight_of_groups_that_have_read_this_far_and_that(queue: Queue) -> None:
+    """What is free is what the group has that holds and has yet to read most: of all groups, or alone."""
+    names = [f"g{n}" for n in range(6)]
+    queue.join(*names)
+    _send(queue, 30)
+    for n, name in enumerate(names):
+        queue.nack(*queue.read(name, limit=3 * n)[n:], delay_ms=0)
+    while queue.promote().more:
+        pass
+    contents = queue.contents()
+    unread = {
+        name: len(state.pending)
+        + sum(
+            fields.get("g", name) == name
+            for entry, fields in contents.stream.items()
+            if [int(part) for part in entry.split("-")] > [int(part) for part in state.last.split("-")]
+        )
+        for name, state in contents.groups.items()
+    }
+    assert len(set(unread.values())) == 1
+    queue.ack(*queue.read(names[0], limit=8))
+    queue.ack(*queue.read(names[5], limit=2))
+    queue.limit(max_in_flight=33)
+    queue.send_all([outgoing(f"more{n}") for n in range(10)])
+    assert queue.promote().count == 33 - 30
+
+
+def test_a_group_far_behind_gets_no_more(queue: Queue, client: redis.Redis) -> None:
+    """Even where hardly any entry is for it: to count what is would take too long."""
+    queue.join("g", "h")
+    entry = {"id": "a", "due": 1, "n": 2, "g": "h", "at": 1}
+    with client.pipeline(transaction=False) as pipeline:
+        for _ in range(5_000):
+            pipeline.xadd(queue.keys.of("ready"), entry)  # type: ignore[arg-type]
+        pipeline.execute()
+    client.xgroup_setid(queue.keys.of("ready"), "h", "$")
+    queue.limit(max_in_flight=10)
+    _send(queue, 1)
+    promoted = queue.promote()
+    assert (promoted.count, promoted.held) == (0, TOO_MANY_IN_FLIGHT)
+    queue.take("g", limit=1)
+    assert queue.promote().count == 1
+
+
 def test_max_in_flight_without_a_group(queue: Queue) -> None:
     """Entries that nobody can read yet count."""
     queue.limit(max_in_flight=2)

@@ -194,3 +194,17 @@ def test_a_cancelled_message_ends(queue: Queue) -> None:
     assert queue.cancel("a") == ["delivered"]
     assert go_on(queue) == 1
     assert queue.contents().left == []
+
+
+def test_groups_that_joined_later_make_steps_small(queue: Queue) -> None:
+    """Messages of the only group are in no list of owed ones: each step looks whether the others have them."""
+    ids = [f"m{n}" for n in range(40)]
+    queue.join("g")
+    queue.send_all([outgoing(id) for id in ids])
+    queue.take("g")
+    queue.join(*(f"later{n}" for n in range(100)))
+    outcome, ended = go(queue, limit=ALL)
+    assert outcome == "more"
+    assert 1 <= ended <= 10
+    assert go_on(queue) == len(ids) - ended
+    assert queue.contents().left == []

@@ -392,3 +392,18 @@ def test_lent_deliveries_are_retried_at_once_and_never_alone(queue: Queue, max_r
         assert queue.contents().retry == ({} if is_last else {"g/a": queue.now_ms})
         queue.promote()
     assert queue.contents().failures["g/a"].reason == "abandoned"
+
+
+def test_marks_of_many_entries_are_looked_at_in_parts(queue: Queue) -> None:
+    """Each worker has a thousand, among which the last mark is looked for."""
+    queue.join("g")
+    workers = [f"{n}{WORKER}" for n in range(12)]
+    for n in range(12):
+        queue.send_all([outgoing(f"{n}-{i}") for i in range(1_001)])
+    for limit in (1, 1_000):
+        for worker in workers:
+            queue.take("g", worker, limit=limit)
+    queue.advance(LEASE_MS)
+    first = queue.reclaim("g", limit=1_000)
+    assert 1 <= first.released <= 11
+    assert queue.reclaim("g", cursor=first.cursor, limit=1_000).released >= 1

@@ -6,14 +6,32 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Entry, entry_of
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_common.protocol import producing
+from lisa_common.protocol import managing, producing
 from lisa_common.protocol.producing import State
+from support import Server
 from support.queue import EPOCH_MS, Queue, outgoing
 
 Wakes = Callable[[], list[str]]
 PARKED = 2**44
+
+
+_GROUPS = [f"g{n:02}" for n in range(100)]
+
+
+def _retried_by_many(queue: Queue, client: redis.Redis, count: int) -> list[str]:
+    """Makes messages of one key that a hundred groups have to retry now."""
+    ids = [f"m{n:02}" for n in range(count)]
+    queue.join(*_GROUPS)
+    queue.send_all([outgoing(id, key="k") for id in ids])
+    for group in _GROUPS:
+        client.xgroup_setid(queue.keys.of("ready"), group, "$")
+    copies = [f"{group}/{id}" for group in _GROUPS for id in ids]
+    client.zadd(queue.keys.of("retry"), dict.fromkeys(copies, queue.now_ms))
+    return ids
 
 
 @pytest.fixture
@@ -428,6 +446,65 @@ def test_a_call_unparks_only_so_many(one: Queue) -> None:
     assert one.tidy() > 0
     assert one.contents().parked == []
     assert len(_ready(one)) == 6 * 199
+
+
+def test_a_call_unparks_only_so_many_copies(queue: Queue, client: redis.Redis) -> None:
+    """A message that gets a slot takes the copies of all groups with it."""
+    ids = _retried_by_many(queue, client, 12)
+    queue.limit(max_in_flight_per_key=1)
+    while queue.promote().more:
+        pass
+    assert len(queue.contents().parked) == 1_100
+    queue.limit(max_in_flight_per_key=100)
+    queue.cancel(*queue.contents().busy)
+    assert len(queue.contents().busy) == 5
+    queue.tidy()
+    assert (len(queue.contents().busy), queue.contents().parked) == (len(ids) - 1, [])
+
+
+def test_a_promotion_gives_only_so_many_slots(queue: Queue, client: redis.Redis) -> None:
+    """Each looks at the copies of all groups."""
+    _retried_by_many(queue, client, 50)
+    queue.limit(max_in_flight_per_key=100)
+    assert queue.promote().more
+    assert 1 <= len(queue.contents().busy) <= 40
+    while queue.promote().more:
+        pass
+    assert (len(queue.contents().busy), queue.contents().retry) == (50, {})
+
+
+def test_dead_letters_of_many_groups_free_slots_in_parts(queue: Queue, client: redis.Redis) -> None:
+    """A call looks at some copies; managers look at the rest."""
+    ids = [f"m{n:02}" for n in range(60)]
+    queue.join(*_GROUPS)
+    queue.limit(max_in_flight_per_key=1)
+    queue.send_all([outgoing(id, key=id) for id in ids])
+    queue.promote()
+    dead = [f"{group}/{id}" for group in _GROUPS[1:] for id in ids]
+    client.zadd(queue.keys.of("garbage"), dict.fromkeys(dead, queue.now_ms))
+    queue.nack(*queue.read(_GROUPS[0]), rejected=True)
+    assert len(queue.contents().busy) == 50
+    queue.connection.call(managing.tidy_slots(queue.keys, b"", mend=True))
+    assert 1 <= len(queue.contents().busy) < 50
+    queue.tidy()
+    assert queue.contents().busy == {}
+
+
+def test_the_record_of_parked_copies_is_read_once(own_server: Callable[..., Server]) -> None:
+    """It may be large, and a hundred groups have a copy each."""
+    server = own_server()
+    with server.client() as client, Connection(server.url) as connection:
+        queue = Queue(connection, ShardKeys("lisa", "orders"))
+        _retried_by_many(queue, client, 2)
+        queue.limit(max_in_flight_per_key=1)
+        while queue.promote().more:
+            pass
+        client.config_resetstat()
+        assert queue.reschedule(("m01", "+5")) == [("rescheduled", queue.now_ms + 5)]
+        assert queue.contents().parked == []
+        stats: dict[str, Any] = client.info("commandstats")  # type: ignore[assignment]
+        # One for each failure, and a few.
+        assert stats["cmdstat_hget"]["calls"] < 110
 
 
 @pytest.mark.parametrize("index", ["slots", "parked"])

@@ -205,8 +205,8 @@ class Sender:
         """Sends what is left to all shards, and puts into `stored` what became of it.
 
         Calls of one round trip may be carried out in any order, as one may be refused and tried again. So replacements
-        follow the others, and a shard gets one call of them at a time. Returns the places of messages whose shards are
-        closed.
+        follow the others, and a shard gets one call of them at a time, which may do only the first ones. Returns
+        the places of messages whose shards are closed.
         """
         others: list[tuple[ShardKeys, _Places]] = []
         replacing: dict[ShardKeys, list[tuple[ShardKeys, _Places]]] = {}
@@ -215,8 +215,10 @@ class Sender:
             (replacing.setdefault(keys, []) if is_replacing else others).append((keys, part))
         rerouted: list[int] = []
         for parts in (others, *zip_longest(*replacing.values())):
-            if present := [part for part in parts if part]:
-                rerouted += yield from self._send_at_once(layout, batch, present, stored, clock)
+            present = [part for part in parts if part]
+            while present:
+                closed, present = yield from self._send_at_once(layout, batch, present, stored, clock)
+                rerouted += closed
         return rerouted
 
     def _send_at_once(
@@ -226,8 +228,8 @@ class Sender:
         places: Sequence[tuple[ShardKeys, _Places]],
         stored: list[Stored],
         clock: Callable[[], float],
-    ) -> Flow[list[int]]:
-        """Sends these parts in one round trip, as above."""
+    ) -> Flow[tuple[list[int], list[tuple[ShardKeys, _Places]]]]:
+        """Sends these parts in one round trip, as above. Returns also the parts that are left."""
         parts = [(keys, part, _pick(batch, part)) for keys, part in places]
         calls = [
             store(keys, messages, self.confirm, repeatable=is_repeatable(messages, layout.policy, self.settings))
@@ -240,13 +242,16 @@ class Sender:
             # Else the reply had come before this program waited for it, at a time unknown.
             self.pace.note(waited_s, len(parts))
         rerouted: list[int] = []
-        for (_, part, messages), of_part in zip(parts, calls, strict=True):
+        undone: list[tuple[ShardKeys, _Places]] = []
+        for (keys, part, messages), of_part in zip(parts, calls, strict=True):
             results = _results(layout.topic, messages, [next(replies) for _ in of_part])
             if results is None:
                 rerouted += part
             else:
-                _put(stored, part, results)
-        return rerouted
+                _put(stored, part[: len(results)], results)
+                if rest := part[len(results) :]:
+                    undone.append((keys, rest))
+        return rerouted, undone
 
     def _parts(self, layout: Layout, batch: Sequence[Outgoing], left: _Places) -> Iterator[tuple[ShardKeys, _Places]]:
         """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
@@ -286,12 +291,13 @@ def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> No
 
 
 def _results(topic: str, messages: Sequence[Outgoing], replies: list[Any]) -> Sequence[Stored] | None:
-    """One result for each message of a call; None if the shard is closed."""
+    """One result for each message that a call has done, or that its error concerns; None if the shard is closed."""
     dues, missing = replies if len(replies) > 1 else (*replies, None)
     error = error_in((dues, missing))
     if isinstance(error, Resharded):
         return None
     if error is None and missing:
+        messages = messages[: len(dues)]
         error = NotConfirmed(topic, [message.id for message in messages], *missing)
     result: Sequence[Stored] = dues if error is None else [error] * len(messages)
     return result

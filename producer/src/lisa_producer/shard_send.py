@@ -36,8 +36,8 @@ def store(
     """The calls that store messages in one shard; the first raises Resharded where the shard is closed.
 
     The messages are all replacements, or none is. Results: their due times in ms, negative where they replaced others,
-    0 for duplicates; and with `confirm` the missing confirmation, or None. The first raises QueueFull where the shard
-    has no room for all.
+    0 for duplicates, maybe of the first ones only; and with `confirm` the missing confirmation, or None. The first
+    raises QueueFull where the shard has no room for all.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
     # On one connection, as WAIT covers the writes of its own connection.

@@ -114,7 +114,20 @@ def _send_part(
     repeatable: bool,  # noqa: FBT001 - bound, by `_request`
     messages: Sequence[Outgoing],
 ) -> Flow[_Results]:
-    """Sends to one shard. Returns errors, too: what was done before, in former shards, stays told."""
+    """Sends to one shard, in as many calls as it takes. Returns errors, too: what was done before stays told."""
+    results: _Results = []
+    while len(results) < len(messages):
+        results += yield from _send_first(keys, confirm, repeatable, messages[len(results) :])
+    return results
+
+
+def _send_first(
+    keys: ShardKeys,
+    confirm: Confirm | None,
+    repeatable: bool,  # noqa: FBT001 - as above
+    messages: Sequence[Outgoing],
+) -> Flow[_Results]:
+    """Sends as many of the messages, from the first on, as one call does."""
     stored: Sequence[Stored | None]
     try:
         stored, *confirmed = yield store(keys, messages, confirm, repeatable=repeatable)
@@ -125,8 +138,8 @@ def _send_part(
         stored = [None if isinstance(error, Resharded) else error] * len(messages)
     else:
         if confirmed and confirmed[0]:
-            stored = [NotConfirmed(keys.topic, [m.id], *confirmed[0]) for m in messages]
-    return [_result(m, each) for m, each in zip(messages, stored, strict=True)]
+            stored = [NotConfirmed(keys.topic, [m.id], *confirmed[0]) for m, _ in zip(messages, stored, strict=False)]
+    return [_result(m, each) for m, each in zip(messages, stored, strict=False)]
 
 
 def _result(message: Outgoing, stored: Stored | None) -> SendResult | LisaError | None:

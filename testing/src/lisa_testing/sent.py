@@ -112,7 +112,8 @@ def _report(calls: Sequence[Call[Any]], results: Sequence[Any], on_sent: Callabl
         values = dict(zip(script.args, call.args[first:], strict=False))
         topic = str(values["topic"]).partition("/")[0]
         rows = call.args[first + len(script.args) :]
-        for row, due_ms in zip(zip(*[iter(rows)] * len(script.row), strict=True), dues, strict=True):
+        # The call may have done only the first rows.
+        for row, due_ms in zip(zip(*[iter(rows)] * len(script.row), strict=True), dues, strict=False):
             # A due time of 0 is a duplicate, a negative one that of a replacement.
             if due_ms:
                 on_sent(_sent(topic, abs(due_ms), dict(zip(script.row, row, strict=True))))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -40,7 +41,8 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
     """Stores and schedules messages; either all of them are replacements, or none.
 
     Returns for each its due time in ms, negative if it replaced another message, 0 for a duplicate. Raises Resharded
-    if the shard is closed.
+    if the shard is closed. One call may do only the first of many replacements, as its work is bounded: then the result
+    is shorter, and the caller sends the rest.
     """
     name = "replace" if messages and type(messages[0]) is Replacement else "send"
     loaded = load(name)
@@ -53,7 +55,15 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
     if len(messages) == 1:
         return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable)
     items: Sequence[Sequence[Arg]] = messages
-    return Call((*head, *chain.from_iterable(items)), lambda reply: numbers(reply, len(items)), loaded, repeatable)
+    decode = partial(_first_dues if name == "replace" else numbers, count=len(items))
+    return Call((*head, *chain.from_iterable(items)), decode, loaded, repeatable)
+
+
+def _first_dues(reply: Any, count: int) -> list[int]:
+    dues = numbers(reply)
+    if not 1 <= len(dues) <= count:
+        raise ValueError(f"it must be a list of 1 to {count} items, not {len(dues)}")
+    return dues
 
 
 def send_again(call: Call[Any], began: float) -> Call[Any]:

@@ -26,8 +26,8 @@ def rows(reply: Any, count: int | None = None) -> list[Any]:
     return reply
 
 
-def numbers(reply: Any, count: int) -> list[int]:
-    """A list of `count` whole numbers."""
+def numbers(reply: Any, count: int | None = None) -> list[int]:
+    """A list of whole numbers; of exactly `count`, if given."""
     values = rows(reply, count)
     if not set(map(type, values)) <= {int}:
         raise TypeError("it must be a list of whole numbers")
