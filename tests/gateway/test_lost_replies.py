@@ -9,6 +9,7 @@ from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.gateway import Gateway
 from support import Server
 from support.proxy import Proxy
+from support.refusing import refusing
 
 
 @pytest.mark.parametrize("given", [{"msgId": "order-7"}, {}], ids=["named", "without an id"])
@@ -38,3 +39,26 @@ async def test_a_message_that_ends_before_the_reply_is_sent_once(
             answer = (await http.post("/sendMsg", params=sent)).json()
             await handle()
         assert (answer["code"], proxy.lost, handled) == (200, 1, ["a body to find"])
+
+
+class _ReadsAfterDeclaration(list[str]):
+    """The commands to refuse: those that read the registry, once a script has declared the topic."""
+
+    has_declared = False
+
+    def __contains__(self, name: object) -> bool:
+        self.has_declared |= name == "EVALSHA"
+        return self.has_declared and name == "HGET"
+
+
+async def test_a_topic_that_was_made_is_no_refusal(own_server: Callable[..., Server], prefix: str) -> None:
+    """The server refuses to show it afterwards, as it loads its data again."""
+    async with refusing(own_server().port, word=lambda _: "LOADING Redis is loading the dataset in memory") as proxy:
+        proxy.refused = _ReadsAfterDeclaration()
+        application = app(GatewaySettings.load(redis_url=proxy.url, prefix=prefix, patience_s=0))
+        transport = httpx.ASGITransport(application)
+        async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            made = await http.put("/v1/topics/orders", json={"max_retries": 3})
+            again = await http.put("/v1/topics/orders", json={"max_retries": 3})
+    assert (made.status_code, made.json()["type"]) == (504, "urn:lisa:problem:outcome-unknown"), made.text
+    assert again.status_code == 503

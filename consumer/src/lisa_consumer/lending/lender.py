@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.per_loop import PerLoop
-from lisa_common.errors import Closed, InvalidInput, OutcomeUnknown
+from lisa_common.errors import UNDONE, Closed, InvalidInput, LisaError, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_bool, check_id, check_int, check_name, duration_ms
@@ -148,9 +149,13 @@ class AsyncLender(AsyncConsumer):
         lost = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)]
         if lost:
             # A settlement is fenced by its entry: a second one changes nothing if the first arrived.
-            again = await self._run(self._core.end_each([settlements[at] for at in lost]))
-            for at, outcome in zip(lost, again, strict=True):
-                outcomes[at] = outcome
+            again: list[Any] = []
+            with suppress(LisaError):
+                again = await self._run(self._core.end_each([settlements[at] for at in lost]))
+            for at, outcome in zip(lost, again, strict=False):
+                # A second one that did nothing does not tell whether the first arrived.
+                if not isinstance(outcome, UNDONE):
+                    outcomes[at] = outcome
         return outcomes
 
 
