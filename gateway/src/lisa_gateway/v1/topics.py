@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from lisa_common.errors import UNDONE, InvalidInput
+from lisa_common.errors import UNDONE, InvalidInput, OutcomeUnknown
 from lisa_common.model.policy import INTERNAL_FIELDS, Policy
-from lisa_common.protocol.call import in_part
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.models import Input, Shards
@@ -133,7 +132,7 @@ async def create_topic(call: Call) -> Answer:
     except UNDONE as error:
         if not created:
             raise
-        raise in_part(error) from error
+        raise OutcomeUnknown(f"the topic was declared, but cannot be shown: {error}") from error
     # A cap of a pattern may hold in place of its own value, which it keeps; either is the same topic.
     held, own = policy.model_dump(), policy.own_fields
     differing = [name for name, value in fields.items() if value not in (held[name], own.get(name, held[name]))]
