@@ -14,7 +14,7 @@ from lisa_common.model.limits import limits_of
 from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, LIMIT_FIELDS, MAX_STORED, Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import byte_values, pairs
 from lisa_common.validation import check_name
@@ -228,13 +228,16 @@ def declare_topic(
     if not reply:
         return None
     if policy.is_limited:
-        yield _set_limits(Layout(prefix, topic, policy))
+        yield from _set_limits(Layout(prefix, topic, policy))
     return policy
 
 
-def _set_limits(layout: Layout) -> list[Call[int]]:
+def _set_limits(layout: Layout) -> Flow[None]:
     """Sets the limits of a declared topic where its shards have none: its first messages must not pass."""
-    return [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+    calls = [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+    # What one shard refuses is no part of the message that is to be sent: none of that was done.
+    if error := error_in((yield IndependentCalls(calls))):
+        raise error
 
 
 def _check_letters(topic: str, policy: Policy) -> None:
@@ -373,7 +376,7 @@ class Topics:
             if known.declared and not known.guarded:
                 # For older limits, all shards would have to answer for nothing.
                 if (yield server_time()) - known.layout.policy.limits_revision < _NEW_MS:
-                    yield _set_limits(known.layout)
+                    yield from _set_limits(known.layout)
                 self._known[topic] = replace(known, guarded=True)
         return known.layout
 
