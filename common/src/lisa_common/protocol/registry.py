@@ -234,7 +234,9 @@ def declare_topic(
 
 def _set_limits(layout: Layout) -> Flow[None]:
     """Sets the limits of a declared topic where its shards have none: its first messages must not pass."""
-    calls = [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+    calls: list[Call[int]] = [
+        command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served
+    ]
     # What one shard refuses is no part of the message that is to be sent: none of that was done.
     if error := error_in((yield IndependentCalls(calls))):
         raise error
