@@ -1,14 +1,16 @@
 """Operators' calls on a server without memory: what frees memory works, and an error says what was done."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
 
 from lisa_common.errors import OutcomeUnknown, Refused
 from lisa_common.model.keys import topics_key
+from lisa_common.protocol.scripts import READS
 from lisa_consumer import Consumer, ConsumerSettings
-from lisa_manager import Admin, ManagerSettings, WaitingFilter
+from lisa_manager import Admin, ManagerSettings, Operation, WaitingFilter
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server, wait_until
 
@@ -166,3 +168,19 @@ def test_a_call_of_several_steps_says_that_a_part_was_done(
     with pytest.raises(Refused):
         admin.set_policy("orders", paused=True)
     client.config_set("min-replicas-to-write", 0)
+
+
+def test_a_call_of_plain_commands_says_that_a_part_was_done(admin: Admin, client: redis.Redis) -> None:
+    """The earliest operation has made room for a new one, which the server then refuses."""
+    for number in range(100):
+        admin.save_operation(Operation(f"o{number}", "me", "replay", "orders", "", total=1))
+    _fill(client)
+    with pytest.raises(OutcomeUnknown, match="a part was done"):
+        admin.save_operation(Operation("late", "me", "replay", "orders", "", total=1))
+    assert len(admin.operations()) < 100
+
+
+def test_what_counts_as_no_write_is_none(client: redis.Redis) -> None:
+    """By the server's own list. Every other command counts as a write."""
+    known: dict[str, Any] = client.command()
+    assert [name for name in READS if "write" in known[name.lower()]["flags"]] == []

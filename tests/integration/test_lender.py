@@ -202,6 +202,34 @@ async def test_a_lost_reply_is_asked_for_again(own_server: Callable[..., Server]
         assert proxy.lost == 1
 
 
+async def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done(
+    own_server: Callable[..., Server], prefix: str
+) -> None:
+    """The second ack is refused; the first one was done."""
+    server = own_server()
+    async with (
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
+        Proxy(server.port) as proxy,
+        AsyncLender("http", settings=ConsumerSettings(redis_url=proxy.url, prefix=prefix, patience_s=0)) as lender,
+    ):
+        for id in ("first-one", "second-one"):
+            await producer.send("orders", b"", id=id)
+        await _lend(lender)
+        assert await lender.ack_lent("orders", "first-one") == "acked"
+
+        async def refuse() -> None:
+            with server.client() as client:
+                client.config_set("min-replicas-to-write", 1)
+
+        proxy.at_loss = refuse
+        proxy.lose_reply_to(b"EVALSHA")
+        with pytest.raises(OutcomeUnknown):
+            await lender.ack_lent("orders", "second-one")
+        found = await producer.find("orders", "second-one")
+        assert found
+        assert found.state == "finished"
+
+
 async def test_a_close_answers_all_settlements(own_server: Callable[..., Server], prefix: str) -> None:
     """The settlement under way ends as unknown. What waits for it was not done, and the lender takes no more."""
     server = own_server()

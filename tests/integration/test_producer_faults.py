@@ -12,6 +12,7 @@ from lisa_common.errors import AccessDenied, InvalidInput, NotConfirmed, Outcome
 from lisa_common.model.keys import topics_key
 from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_manager import AsyncAdmin, ManagerSettings
 from lisa_producer import (
     AsyncProducer,
     CancelOutcome,
@@ -24,6 +25,7 @@ from lisa_producer import (
 )
 from support import Server, wait_until_async
 from support.proxy import Proxy
+from support.refusing import refusing
 from support.waiting import idle_async
 
 Producers = Callable[..., Any]
@@ -426,3 +428,27 @@ async def test_a_lost_reply_is_not_forgotten_while_the_server_is_away(
             await producer.send("orders", b"x", id="mine", delay=60)
         assert proxy.lost == 1
     assert _count(server, prefix, "waiting") == 1
+
+
+class _SecondLimits(list[str]):
+    """The commands to refuse: that which sets the limits of a second shard."""
+
+    count = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.count += name == "HSETNX"
+        return name == "HSETNX" and self.count > 1
+
+
+async def test_limits_that_one_shard_refuses_are_no_part_of_a_send(own_server: OwnServer, prefix: str) -> None:
+    """The message was not sent, so the error does not say that a part was done: a repeat sends it once."""
+    server = own_server()
+    async with (
+        AsyncAdmin(settings=ManagerSettings(redis_url=server.url, prefix=prefix)) as admin,
+        refusing(server.port, word=lambda _: "LOADING Redis is loading the dataset in memory") as proxy,
+        AsyncProducer(settings=ProducerSettings(redis_url=proxy.url, prefix=prefix, patience_s=0)) as producer,
+    ):
+        await admin.create_topic("orders", shards=2, max_in_flight=10)
+        proxy.refused = _SecondLimits()
+        with pytest.raises(Refused):
+            await producer.send("orders", b"x")

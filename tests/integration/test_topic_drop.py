@@ -1,7 +1,9 @@
 """What a drop of a topic leaves, whatever happens between two of its steps."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -127,8 +129,9 @@ async def test_a_reshard_that_ends_after_the_drop_brings_nothing_back(
     assert keys_left(client, prefix) == []
 
 
+@pytest.mark.parametrize("script", ["drop", "mark_drop"])
 def test_an_operator_that_was_suspended_forgets_no_drop_of_others(
-    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str, script: str
 ) -> None:
     """While it drops a topic, others reshard and drop it: producers may still send to the shards that they made."""
 
@@ -138,10 +141,90 @@ def test_an_operator_that_was_suspended_forgets_no_drop_of_others(
 
     admin.create_topic("orders")
     with pytest.raises(OutcomeUnknown):
-        Stepped(stepping, interrupted(drop_topic(prefix, "orders", force=True), "drop", meanwhile)).finish()
+        Stepped(stepping, interrupted(drop_topic(prefix, "orders", force=True), script, meanwhile)).finish()
     mark: Any = client.hget(dropped_key(prefix), "orders")
     _, layout = read_mark(prefix, "orders", mark)
     assert layout.counts == (1, 2)
+
+
+@pytest.mark.parametrize("order", set(permutations([True, True, True, False, False, False])))
+def test_a_topic_that_two_operators_drop_at_once_has_a_mark(
+    admin: Admin, stepping: Connection, client: redis.Redis, prefix: str, order: Sequence[bool]
+) -> None:
+    """Both have read that there is none before either writes it. Without one, managers would leave its shards."""
+    admin.create_topic("orders")
+    drops = [Stepped(stepping, drop_topic(prefix, "orders", force=False)) for _ in range(2)]
+    for drop in drops:
+        while not drop.is_next("mark_drop"):
+            assert drop.step()
+    with suppress(UnknownTopic):
+        for is_first in order:
+            drops[not is_first].step()
+    for drop in drops:
+        with suppress(UnknownTopic):
+            drop.finish()
+    assert not _registered(client, prefix)
+    assert client.hexists(dropped_key(prefix), "orders")
+
+
+async def test_a_manager_that_sees_both_topic_and_mark_forgets_no_drop(
+    admin: Admin, stepping: Connection, connection: AsyncConnection, client: redis.Redis, prefix: str
+) -> None:
+    """It takes the topic for one that was declared again."""
+    admin.create_topic("orders")
+    drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
+    while not drop.is_next("set_policy"):
+        assert drop.step()
+    await Discoverer(connection, ShardTable(prefix, fallback_s=60)).turn()
+    assert drop.finish().done
+    assert client.hexists(dropped_key(prefix), "orders")
+
+
+async def test_a_manager_that_saw_the_topic_before_its_drop_forgets_no_drop(
+    *,
+    admin: Admin,
+    connection: AsyncConnection,
+    client: redis.Redis,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The drop comes between its two looks, at the registry and at the marks."""
+    admin.create_topic("orders")
+    read_dropped = discovering.read_dropped
+
+    def read_after_the_drop(prefix: str) -> Flow[dict[str, bytes]]:
+        admin.drop_topic("orders")
+        return (yield from read_dropped(prefix))
+
+    monkeypatch.setattr(discovering, "read_dropped", read_after_the_drop)
+    await Discoverer(connection, ShardTable(prefix, fallback_s=60)).turn()
+    assert client.hexists(dropped_key(prefix), "orders")
+
+
+@pytest.mark.parametrize("step", ["read_dropped", "end_limits"])
+async def test_a_manager_that_was_suspended_opens_no_shard_of_a_topic_that_was_made_again(
+    *,
+    admin: Admin,
+    connection: AsyncConnection,
+    client: redis.Redis,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """Once it is resharded, its first shard takes no message: managers may serve it no more."""
+    admin.create_topic("orders")
+    admin.drop_topic("orders")
+    before = getattr(discovering, step)
+
+    def meanwhile(given: Any) -> Flow[Any]:
+        admin.create_topic("orders")
+        admin.reshard("orders", 2)
+        return (yield from before(given))
+
+    monkeypatch.setattr(discovering, step, meanwhile)
+    monkeypatch.setattr(discovering, "_GRACE_MS", 0)
+    await Discoverer(connection, ShardTable(prefix, fallback_s=60)).turn()
+    assert client.exists(ShardKeys(prefix, "orders").of("closed"))
 
 
 def test_limits_end_where_a_message_comes_during_a_drop(

@@ -34,6 +34,11 @@ class Stepped:
             self._go(self.connection.call(calls) if one else self.connection.execute(calls))
         return not self.done
 
+    def is_next(self, name: str) -> bool:
+        """Returns whether the next round trip begins with a call of that script."""
+        first = self._asked if isinstance(self._asked, Call) else self._asked[0]
+        return first.script is not None and first.script.name == name
+
     def finish(self) -> Any:
         """Drives the flow to its end. Returns the result of the flow."""
         while self.step():

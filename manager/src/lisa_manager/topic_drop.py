@@ -7,13 +7,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
-from lisa_common.model.keys import ShardKeys, dropped_key, history_key, idle_key, topics_key
+from lisa_common.model.keys import ShardKeys, history_key, idle_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, script
-from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import dropped_mark, mark_drop, parse_topic, store_policy
+from lisa_common.protocol.registry import mark_drop, parse_topic, store_policy
 from lisa_common.protocol.replies import numbers
 from lisa_common.validation import check_bool
 from lisa_manager.queries import first_error
@@ -70,13 +69,12 @@ def _drop(
         if is_changed or not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
             return Dropped(done=False, messages=gone.messages, schedules=gone.schedules)
-        now = yield server_time()
-        earlier: bytes | None = yield command("HGET", dropped_key(prefix), topic)
-        mark = dropped_mark(now, layout, earlier)
         # The mark comes first, so that managers always see the mark or the topic.
-        yield mark_drop(layout, mark)
+        yield from mark_drop(layout)
         if (yield store_policy(prefix, topic, stored, None)):
             gone.is_unregistered = True
+            # Again, as a manager that saw both has forgotten the drop.
+            yield from mark_drop(layout)
             yield command("UNLINK", history_key(prefix, topic))
             # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
             # A manager that was moving the schedules may have brought them back.
@@ -93,9 +91,7 @@ def _drop(
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages, schedules=gone.schedules)
-        # A reshard has made new shards meanwhile. Look at them as well.
-        if earlier is None:
-            yield managing.forget_drop(layout.shards[0], mark)
+        # A reshard has made new shards meanwhile: look at them as well. Or another has dropped it: the mark stays.
 
 
 @dataclass(slots=True)

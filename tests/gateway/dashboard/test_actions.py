@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from lisa_common.model.keys import activity_key
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_gateway.dashboard.selection import Selection
 from lisa_manager import Admin, Operation, new_operation_id
 from lisa_producer import Message, Producer
 from support.gateways import Gateways
 from support.pages import Browser, Page
+from support.plain import plain_client
 from support.waiting import wait_until
 
 Kill = Callable[..., None]
@@ -363,3 +365,19 @@ def test_wrong_forms_change_nothing(browser: Browser, producer: Producer, admin:
     found = admin.find(topic, "a")
     assert found
     assert found.state == "waiting"
+
+
+def test_what_was_done_is_said_where_it_cannot_be_noted(
+    browser: Browser, producer: Producer, gateways: Gateways, topic: str
+) -> None:
+    """Whatever the error of the note is: another program has put another type into its key."""
+    producer.send(topic, "x", id="a", delay=3_600)
+    key = activity_key(gateways.prefix)
+    with plain_client(gateways.url) as client:
+        client.delete(key)
+        client.set(key, "of another type")
+        try:
+            answered = _act(browser, topic, "a", "reschedule", when="2h")
+            assert "due 2h" in answered.text, (answered.status, answered.url, answered.text)
+        finally:
+            client.delete(key)

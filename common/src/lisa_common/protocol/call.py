@@ -10,10 +10,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from lisa_common.errors import UNDONE, AccessDenied, LisaError, OutcomeUnknown
+from lisa_common.errors import UNDONE, AccessDenied, LisaError, OutcomeUnknown, ServerError, UnreadableReply
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
-from lisa_common.protocol.scripts import Arg, Script, load
+from lisa_common.protocol.scripts import READS, Arg, Script, load
 
 __all__ = [
     "PING",
@@ -178,10 +178,15 @@ def error_of_all(error: LisaError, calls: Sequence[Call[Any]], results: Sequence
 def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
     """Whether a call that writes was carried out, or may have been."""
     return any(
-        call.script.writes if call.script else not call.repeatable
+        call.script.writes if call.script else call.args[0] not in READS
         for call, result in zip(calls, results, strict=True)
-        if not isinstance(result, LisaError) or isinstance(result, OutcomeUnknown)
+        if not isinstance(result, LisaError) or _may_be_done(result)
     )
+
+
+def _may_be_done(error: LisaError) -> bool:
+    # The server's own errors, as for a key of another type, may stop a script half-way.
+    return isinstance(error, OutcomeUnknown | UnreadableReply) or type(error) is ServerError
 
 
 def in_part(error: LisaError) -> LisaError:
@@ -200,14 +205,16 @@ def told_in_part(flow: Flow[T]) -> Flow[T]:
     try:
         while True:
             step = resume()
+            calls = (step,) if isinstance(step, Call) else step
+            results: Sequence[Any]
             try:
                 result = yield step
             except LisaError as error:
-                resume = partial(flow.throw, error)
+                # The flow may go on all the same.
+                results, resume = [error] * len(calls), partial(flow.throw, error)
             else:
-                calls, results = ((step,), (result,)) if isinstance(step, Call) else (step, result)
-                has_written |= _has_written(calls, results)
-                resume = partial(flow.send, result)
+                results, resume = (result,) if isinstance(step, Call) else result, partial(flow.send, result)
+            has_written |= _has_written(calls, results)
     except StopIteration as stop:
         value: T = stop.value
         return value

@@ -14,7 +14,7 @@ from lisa_common.model.limits import limits_of
 from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, LIMIT_FIELDS, MAX_STORED, Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import byte_values, pairs
 from lisa_common.validation import check_name
@@ -25,7 +25,6 @@ __all__ = [
     "Topic",
     "Topics",
     "declare_topic",
-    "dropped_mark",
     "mark_drop",
     "parse_registry",
     "parse_topic",
@@ -117,24 +116,32 @@ def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
     return _by_topic(key, (yield command("HGETALL", key, decode=_flat)))
 
 
-def dropped_mark(now_ms: int, layout: Layout, earlier: bytes | None) -> str:
+def mark_drop(layout: Layout) -> Flow[None]:
+    """Notes that a topic is dropped now."""
+    keys = ShardKeys(layout.prefix, layout.topic)
+    while True:
+        now: int = yield server_time()
+        earlier: bytes | None = yield command("HGET", dropped_key(layout.prefix), layout.topic)
+        mark = _dropped_mark(now, layout, earlier)
+        noted = script("mark_drop", keys, decode=bool, topic=layout.topic, before=earlier or b"", mark=mark)
+        if (yield noted):
+            return
+
+
+def _dropped_mark(now_ms: int, layout: Layout, earlier: bytes | None) -> str:
     """The mark of a topic that is dropped now: the time, and the layout to which producers may still send.
 
     Some may know that of the `earlier` mark, as the topic was made again since. If reshards lead there, it is that.
     """
     policy = layout.policy
     if earlier is not None:
-        _, known = read_mark(layout.prefix, layout.topic, earlier)
+        at_ms, known = read_mark(layout.prefix, layout.topic, earlier)
+        # Another text, so that a program that forgets the earlier mark keeps this one.
+        now_ms += now_ms == at_ms
         if known.counts[: len(layout.counts)] == layout.counts:
             fields = policy.model_dump(exclude_unset=True)
             policy = Policy.of(fields | {"shards": known.policy.shards, "former": known.policy.former})
     return f"{now_ms} {policy.dump()}"
-
-
-def mark_drop(layout: Layout, mark: str) -> Call[bool]:
-    """Notes that a topic is dropped."""
-    keys = ShardKeys(layout.prefix, layout.topic)
-    return script("mark_drop", keys, decode=bool, topic=layout.topic, mark=mark)
 
 
 def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
@@ -221,13 +228,18 @@ def declare_topic(
     if not reply:
         return None
     if policy.is_limited:
-        yield _set_limits(Layout(prefix, topic, policy))
+        yield from _set_limits(Layout(prefix, topic, policy))
     return policy
 
 
-def _set_limits(layout: Layout) -> list[Call[int]]:
+def _set_limits(layout: Layout) -> Flow[None]:
     """Sets the limits of a declared topic where its shards have none: its first messages must not pass."""
-    return [command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served]
+    calls: list[Call[int]] = [
+        command("HSETNX", keys.of("door"), "limits", limits_of(layout, keys)) for keys in layout.served
+    ]
+    # What one shard refuses is no part of the message that is to be sent: none of that was done.
+    if error := error_in((yield IndependentCalls(calls))):
+        raise error
 
 
 def _check_letters(topic: str, policy: Policy) -> None:
@@ -366,7 +378,7 @@ class Topics:
             if known.declared and not known.guarded:
                 # For older limits, all shards would have to answer for nothing.
                 if (yield server_time()) - known.layout.policy.limits_revision < _NEW_MS:
-                    yield _set_limits(known.layout)
+                    yield from _set_limits(known.layout)
                 self._known[topic] = replace(known, guarded=True)
         return known.layout
 

@@ -15,7 +15,7 @@ from itertools import chain
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.rendering import read_header, render
 
-__all__ = ["SCRIPT_NAMES", "Arg", "Script", "load"]
+__all__ = ["READS", "SCRIPT_NAMES", "Arg", "Script", "load"]
 
 Arg = str | bytes | int | float
 
@@ -68,9 +68,30 @@ SCRIPT_NAMES = (
 )
 
 
-_WRITE = re.compile(
-    r"redis\.p?call\(\s*'(DEL|HDEL|HSET|HSETNX|SET|UNLINK|XACK|XADD|XCLAIM|XDEL|XGROUP|XTRIM|ZADD|ZREM)"
+READS = frozenset(
+    (
+        *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL"),
+        *(
+            "HKEYS",
+            "HLEN",
+            "HMGET",
+            "HSCAN",
+            "HSTRLEN",
+            "INFO",
+            "MEMORY",
+            "OBJECT",
+            "PING",
+            "PUBLISH",
+            "SCAN",
+            "SCRIPT",
+        ),
+        *("TIME", "TYPE", "WAIT", "WAITAOF", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD"),
+        *("ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANGE", "ZSCAN", "ZSCORE"),
+    )
 )
+"""Commands that change no key. Whatever is not named here counts as a write."""
+
+_COMMAND = re.compile(r"redis\.p?call\(\s*'([A-Z]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +111,7 @@ class Script:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(self.args))
         object.__setattr__(self, "_key_count", str(len(self.keys)))
-        object.__setattr__(self, "writes", _WRITE.search(self.text) is not None)
+        object.__setattr__(self, "writes", not READS.issuperset(_COMMAND.findall(self.text)))
 
     def bind(self, keys: ShardKeys, rows: Iterable[Sequence[Arg]] = (), /, **args: Arg) -> tuple[Arg, ...]:
         """The command: EVALSHA, SHA, number of keys, keys, arguments by name, rows or columns flattened.

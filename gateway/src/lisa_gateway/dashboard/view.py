@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused
+from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown
 from lisa_common.logs import event
 from lisa_common.validation import check_name
 from lisa_gateway.access import ALL_TOPICS, Caller, Role, Rule
@@ -134,10 +134,10 @@ class View:
             raise OutcomeUnknown(f"the server has not answered within {self.desk.wait_s:g} s") from None
 
     async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
-        """Adds what the user did to Activity. Where the server refuses that, what was done is still said."""
+        """Adds what the user did to Activity. Where that fails, what was done is still said."""
         try:
             await self.admin.note_activity(Activity(self.caller.name, what, topic, count, detail))
-        except Refused as error:
+        except LisaError as error:
             fields = event("activity_unsaved", who=self.caller.name, what=what, topic=topic, error=str(error))
             logger.warning("%s of %s by %s is not in Activity: %s", what, topic, self.caller.name, error, extra=fields)
 

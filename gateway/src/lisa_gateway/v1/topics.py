@@ -1,5 +1,6 @@
 """Operations on topics: policies, sizes, groups and shards."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -127,7 +128,7 @@ async def create_topic(call: Call) -> Answer:
     fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
     await call.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
-    with part_is_done():
+    with part_is_done() if created else nullcontext():
         policy = await admin.policy(call.topic)
     # A cap of a pattern may hold in place of its own value, which it keeps; either is the same topic.
     held, own = policy.model_dump(), policy.own_fields

@@ -3,11 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from itertools import compress
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
-from lisa_common.model.keys import PATTERNS, TOPIC_KEYS, history_key
+from lisa_common.model.keys import PATTERNS, TOPIC_KEYS, history_key, topics_key
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
@@ -88,15 +89,22 @@ class Discoverer:
             done = await self._forget(layout, at_ms)
         else:
             done = {*layout.served} <= {*declared.served} or await self._reconcile(layout, declared, at_ms)
-        if done:
+        # The topic may have been dropped or made again since the registry was read; the next turn sees that.
+        if done and await self._is_registered(layout.topic) == (declared is not None):
             await self._connection.call(managing.forget_drop(layout.shards[0], mark))
             self._problems.resolve(f"drop of {layout.topic}")
+
+    async def _is_registered(self, topic: str) -> bool:
+        stored: bytes | None = await self._connection.call(command("HGET", topics_key(self._table.prefix), topic))
+        return stored is not None
 
     async def _forget(self, layout: Layout, at_ms: int) -> bool:
         """Removes a dropped topic once no producer can send to it.
 
         Declares it again if one did. Returns whether it is done.
         """
+        closed = [keys.of("closed") for keys in layout.ever]
+        are_closed = await self._connection.execute([command("EXISTS", key) for key in closed])
         now_ms, *counts = await self._connection.execute(
             [server_time(), *(command("EXISTS", *map(keys.of, _SENT)) for keys in layout.served)]
         )
@@ -105,7 +113,10 @@ class Discoverer:
         if not any(counts):
             # They may be left of a drop that was broken off.
             await self._connection.run(end_limits(layout))
-            left = [history_key(self._table.prefix, layout.topic), *(keys.of("closed") for keys in layout.ever)]
+            # A topic that was made again has closed shards, too, which must stay so.
+            if await self._is_registered(layout.topic):
+                return False
+            left = [history_key(self._table.prefix, layout.topic), *compress(closed, are_closed)]
             await self._connection.execute([command("UNLINK", key) for key in left])
             return True
         fields = event("topic_declared", topic=layout.topic)
