@@ -193,13 +193,17 @@ def test_a_module_that_fails_shows_its_traceback(started: Started) -> None:
         ("of_nobody.x:worker", "in a module that can be imported (ModuleNotFoundError: No module named 'of_nobody')"),
         ("shop_of_a_test:none", "the name of a Worker ('none' is missing)"),
         ("shop_of_a_test:count", "the name of a Worker ('count' is of type int)"),
+        ("shop_of_a_test:handle", "the name of a Worker ('handle' is a function that needs arguments)"),
+        ("shop_of_a_test:make", "the name of a Worker ('make' is a coroutine function)"),
+        ("./shop_of_a_test.py:count", "module:name, as in app.tasks:worker"),
+        (".shop_of_a_test:count", "module:name, as in app.tasks:worker"),
     ],
 )
 def test_a_target_that_is_none_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, target: str, reason: str
 ) -> None:
     """There is no traceback to show."""
-    (tmp_path / "shop_of_a_test.py").write_text("count = 7\n")
+    (tmp_path / "shop_of_a_test.py").write_text("count = 7\ndef handle(delivery): ...\nasync def make(): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(InvalidInput) as caught:

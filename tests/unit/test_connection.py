@@ -86,6 +86,16 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
     [
         *("", "localhost:6379", "http://localhost", "redis://host:port"),
         *("redis://host?protocol=3", "redis+cluster://host?decode_responses=true"),
+        *("REDIS://host", " redis://host", "redis:host", "redis://host:0", "redis+cluster://host:0"),
+        *("unix://tmp/socket", "unix://user:pass@tmp/socket"),
+        # Each of these passwords would end the host, so that a part of it became one.
+        *(
+            "redis://u:p@ss#word@host",
+            "redis://u:p@ss/word@host",
+            "redis://u:p@ss?word@host",
+            "redis://u:p@ss?a=b@host",
+        ),
+        *("redis+sentinel://u:p@ss/word@host/service", "redis+cluster://u:p@ss?word@host", "unix://u:pa#ss@/socket"),
     ],
 )
 @pytest.mark.parametrize("kind", [Connection, AsyncConnection])

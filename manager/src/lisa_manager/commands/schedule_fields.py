@@ -9,7 +9,7 @@ from typing import Any, Final
 from lisa_common.cli import Declined, read_duration, read_moment
 from lisa_common.errors import InvalidInput, OmittedBytes
 
-__all__ = ["read_header", "read_schedule_file", "value_of"]
+__all__ = ["read_schedule_file", "value_of"]
 
 _DURATIONS: Final = {"every", "ttl", "catchup_window", "catchup_within", "jitter"}
 _MOMENTS: Final = {"start": "from", "until": "until"}
@@ -34,14 +34,6 @@ def value_of(field: str, text: str, default: object) -> Any:
             raise InvalidInput(field, text, "a number")
         return int(text)
     return text
-
-
-def read_header(text: str) -> tuple[str, str]:
-    """A header from NAME=VALUE."""
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise InvalidInput("header", text, "NAME=VALUE")
-    return name, value
 
 
 def read_schedule_file(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
