@@ -71,6 +71,7 @@ def test_help_shows_what_a_value_is(commands: Commands) -> None:
     text = " ".join(commands.gateway("run", "--help").out.split())
     assert "default ()" not in text
     assert "--redis-url URL" in text
+    assert "--tls-server-name TEXT" in text
     assert "--receipt-key TEXT" in text
     assert "--role ROLE What it allows: send, consume" in " ".join(commands.gateway("token", "--help").out.split())
 

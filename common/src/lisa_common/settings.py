@@ -93,7 +93,7 @@ class Settings(BaseSettings):
         SecretStr | None, Field(description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text")
     ] = None
     tls_server_name: Annotated[
-        str | None, Field(description="the name in the server's certificate, if it is not the host of the URL")
+        str | None, Field(description="the name in the server's certificate, if the URL has another host")
     ] = None
     tls_pin: Annotated[
         str | None,
