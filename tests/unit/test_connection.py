@@ -105,6 +105,21 @@ def test_wrong_url(url: str, kind: type[Connection]) -> None:
         kind(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("REDIS://host", "a URL that begins with redis://"),
+        (" redis://host", "a URL that begins with redis://"),
+        ("redis://u:p@ss#word@host", r"a URL without # .*in a password, write .*; got 'redis://u:\*\*\*@host'"),
+        ("unix://tmp/socket", "unix:// and an absolute path"),
+    ],
+)
+def test_the_error_says_what_to_write(url: str, told: str) -> None:
+    """And shows no part of the password."""
+    with pytest.raises(InvalidInput, match=told):
+        Connection(url)
+
+
 def test_a_lost_script_is_told_from_other_errors() -> None:
     """After a flush the scripts are called again, and plain commands with them; nothing else is."""
     keys = ShardKeys("lisa", "orders")
