@@ -60,7 +60,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     if len(data) > _MAX_FILE_BYTES:
         raise InvalidInput("file", OmittedBytes(len(data)), f"at most {_MAX_FILE_BYTES} bytes")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise Declined(f"{path} is no TOML: {error}") from None
 
