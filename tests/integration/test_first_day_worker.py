@@ -337,6 +337,10 @@ worker = Worker("billing")
 async def handle(delivery):
     print("begun", flush=True)
     await asyncio.sleep(600)
+
+@worker.on("bills")
+def pay(delivery):
+    print("paid", flush=True)
 """
 
 
@@ -347,6 +351,8 @@ def test_a_second_interrupt_ends_a_drain(started: Started, redis_url: str, prefi
     options = ["--processes", processes, "--block-s", "0.2", "--drain-s", "600"]
     worker = started.run("lisa-consumer", "run", "shop:worker", *options)
     with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        producer.send("bills", "x")
+        worker.wait_for("paid")
         producer.send("orders", "x", id="m")
         worker.wait_for("begun")
         worker.send(signal.SIGINT)
@@ -358,6 +364,7 @@ def test_a_second_interrupt_ends_a_drain(started: Started, redis_url: str, prefi
         found = producer.find("orders", "m")
     assert worker.code == 1
     assert "ends its drain: it was interrupted again" in worker.log
+    assert "abandoned" not in worker.log  # A thread that has ended its work is idle.
     assert "Traceback" not in worker.log
     assert found
     assert (found.state, found.attempts) == ("ready", 0)
