@@ -71,6 +71,7 @@ def test_help_shows_what_a_value_is(commands: Commands) -> None:
     text = " ".join(commands.gateway("run", "--help").out.split())
     assert "default ()" not in text
     assert "--redis-url URL" in text
+    assert "--tls-server-name TEXT" in text
     assert "--receipt-key TEXT" in text
     assert "--role ROLE What it allows: send, consume" in " ".join(commands.gateway("token", "--help").out.split())
 
@@ -130,7 +131,8 @@ def test_unknown_settings_in_lisa_toml(commands: Commands, client: redis.Redis, 
         ("[manager]\npol_s = 1\n", "got 'pol_s'"),
         ("[manager]\npoll_s = 0\n", "setting poll_s must be at least 0.01; got 0"),
         ("manager = 1\n", "must be a table"),
-        ("= 1\n", "lisa.toml"),
+        ("= 1\n", "lisa.toml is no TOML: "),
+        ("\ufefftimeout_s = 0\n", "setting timeout_s must be at least 0.1"),
         ("timeout_s = 'long'\n", "setting timeout_s must be a valid number; got 'long'"),
     ],
 )
@@ -143,7 +145,8 @@ def test_bad_lisa_toml(commands: Commands, tmp_path: Path, content: str, message
 
 def test_a_missing_lisa_toml(commands: Commands) -> None:
     """A missing file is an error only if `LISA_CONFIG` names it."""
-    assert "nowhere.toml" in _fails(commands, "lisa-manager", ("status",), LISA_CONFIG="nowhere.toml")
+    told = _fails(commands, "lisa-manager", ("status",), LISA_CONFIG="nowhere.toml")
+    assert told == "lisa-manager: cannot read settings from nowhere.toml: No such file or directory\n"
 
 
 def test_all_bad_settings_are_reported(commands: Commands) -> None:

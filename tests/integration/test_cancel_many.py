@@ -166,6 +166,10 @@ async def test_the_command(site: Site, sender: AsyncProducer, commands: Commands
         (["a", "--all"], "messages must be named by ids or selected by --all; got both"),
         (["a", "--header", "x=y"], "--header must be given with --all; got given with ids"),
         (["--all", "--id-prefix", "", "--yes"], "id_prefix must be 1 to 200 bytes of printable text"),
+        (
+            ["--all", "--header", "a=1", "--header", "a=2", "--yes"],
+            "header must be given once for each name; got 'a=2'",
+        ),
         (["--all", "--header", "x", "--yes"], "header must be KEY=VALUE; got 'x'"),
         (["--all", "--due-before", "tomorrow", "--yes"], "due_before must be a time in ISO 8601"),
     ],

@@ -193,13 +193,17 @@ def test_a_module_that_fails_shows_its_traceback(started: Started) -> None:
         ("of_nobody.x:worker", "in a module that can be imported (ModuleNotFoundError: No module named 'of_nobody')"),
         ("shop_of_a_test:none", "the name of a Worker ('none' is missing)"),
         ("shop_of_a_test:count", "the name of a Worker ('count' is of type int)"),
+        ("shop_of_a_test:handle", "the name of a Worker ('handle' is a function that needs arguments)"),
+        ("shop_of_a_test:make", "the name of a Worker ('make' is a coroutine function)"),
+        ("./shop_of_a_test.py:count", "module:name, as in app.tasks:worker"),
+        (".shop_of_a_test:count", "module:name, as in app.tasks:worker"),
     ],
 )
 def test_a_target_that_is_none_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, target: str, reason: str
 ) -> None:
     """There is no traceback to show."""
-    (tmp_path / "shop_of_a_test.py").write_text("count = 7\n")
+    (tmp_path / "shop_of_a_test.py").write_text("count = 7\ndef handle(delivery): ...\nasync def make(): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(InvalidInput) as caught:
@@ -333,6 +337,10 @@ worker = Worker("billing")
 async def handle(delivery):
     print("begun", flush=True)
     await asyncio.sleep(600)
+
+@worker.on("bills")
+def pay(delivery):
+    print("paid", flush=True)
 """
 
 
@@ -343,6 +351,8 @@ def test_a_second_interrupt_ends_a_drain(started: Started, redis_url: str, prefi
     options = ["--processes", processes, "--block-s", "0.2", "--drain-s", "600"]
     worker = started.run("lisa-consumer", "run", "shop:worker", *options)
     with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        producer.send("bills", "x")
+        worker.wait_for("paid")
         producer.send("orders", "x", id="m")
         worker.wait_for("begun")
         worker.send(signal.SIGINT)
@@ -354,6 +364,7 @@ def test_a_second_interrupt_ends_a_drain(started: Started, redis_url: str, prefi
         found = producer.find("orders", "m")
     assert worker.code == 1
     assert "ends its drain: it was interrupted again" in worker.log
+    assert "abandoned" not in worker.log  # A thread that has ended its work is idle.
     assert "Traceback" not in worker.log
     assert found
     assert (found.state, found.attempts) == ("ready", 0)

@@ -436,7 +436,7 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
     assert ran.out == "sent 4 ticks of s\n"
     path = tmp_path / "schedules.toml"
     path.write_text(
-        '[schedules.orders.a]\nevery = "15m"\nbody = { x = 1 }\n'
+        '\ufeff[schedules.orders.a]\nevery = "15m"\nbody = { x = 1 }\n'  # Windows writes such a mark
         '[schedules.orders.b]\ncron = "@daily"\nfrom = 2026-01-01T00:00:00Z\n'
     )
     assert commands.manager("schedule", "import", str(path)).out == "2 created, 0 changed, 0 unchanged, 0 deleted\n"
@@ -451,6 +451,7 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
         (["set", "orders", "x", "--cron", "0 0 31 2 *"], "cron must be five fields"),
         (["show", "orders", "gone"], "there is no schedule 'gone' of topic 'orders'"),
         (["set", "orders", "x"], "schedule must be given at least one field"),
+        (["set", "orders", "x", "--every", "1h", "--header", "a=1", "--header", "a=2"], "header must be given once"),
     ):
         ran = commands.manager("schedule", *words)
         assert ran.code == 2

@@ -86,6 +86,16 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
     [
         *("", "localhost:6379", "http://localhost", "redis://host:port"),
         *("redis://host?protocol=3", "redis+cluster://host?decode_responses=true"),
+        *("REDIS://host", " redis://host", "redis:host", "redis://host:0", "redis+cluster://host:0"),
+        *("unix://tmp/socket", "unix://user:pass@tmp/socket"),
+        # Each of these passwords would end the host, so that a part of it became one.
+        *(
+            "redis://u:p@ss#word@host",
+            "redis://u:p@ss/word@host",
+            "redis://u:p@ss?word@host",
+            "redis://u:p@ss?a=b@host",
+        ),
+        *("redis+sentinel://u:p@ss/word@host/service", "redis+cluster://u:p@ss?word@host", "unix://u:pa#ss@/socket"),
     ],
 )
 @pytest.mark.parametrize("kind", [Connection, AsyncConnection])
@@ -93,6 +103,21 @@ def test_wrong_url(url: str, kind: type[Connection]) -> None:
     """A URL that is none of ours is refused before anything is tried."""
     with pytest.raises(InvalidInput, match="redis_url"):
         kind(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("REDIS://host", "a URL that begins with redis://"),
+        (" redis://host", "a URL that begins with redis://"),
+        ("redis://u:p@ss#word@host", r"a URL without # .*in a password, write .*; got 'redis://u:\*\*\*@host'"),
+        ("unix://tmp/socket", "unix:// and an absolute path"),
+    ],
+)
+def test_the_error_says_what_to_write(url: str, told: str) -> None:
+    """And shows no part of the password."""
+    with pytest.raises(InvalidInput, match=told):
+        Connection(url)
 
 
 def test_a_lost_script_is_told_from_other_errors() -> None:

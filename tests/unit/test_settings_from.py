@@ -33,10 +33,14 @@ def test_each_program_takes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"redis_ulr": "redis://x"}, "LISA: setting must be one of redis_url, "),
         ({"concurrency": 8}, "or in the table of its program; got 'concurrency'"),
         ({"consumer": 8}, "LISA: consumer must be a table"),
+        ({"consumr": {"concurrency": 8}}, "LISA: table must be one of producer, consumer, "),
+        ({"timeout_s": True}, "setting timeout_s must be a number; got True"),
+        ({"consumer": {"concurrency": True}}, "setting concurrency must be a number; got True"),
+        ({"consumer": {"release": "a b"}}, "setting release must be text that matches ^[!-~]{0,64}$; got 'a b'"),
     ],
 )
-def test_a_key_that_does_not_exist_is_one_clear_error(tables: Any, line: str) -> None:
-    """Or stands in the wrong place."""
+def test_a_wrong_key_or_value_is_one_clear_error(tables: Any, line: str) -> None:
+    """As is a key in the wrong place."""
     with pytest.raises(InvalidSettings) as caught:
         ConsumerSettings.load_from(tables, name="LISA")
     assert line in str(caught.value)

@@ -26,6 +26,7 @@ LisaError
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 __all__ = [
@@ -236,7 +237,7 @@ def _shown(value: object) -> str:
         # The repr of many MiB takes long.
         return f"{value[: _SHOWN - 20]!r}… ({len(value)} characters)"
     try:
-        text = repr(value)
+        text = value.isoformat() if isinstance(value, datetime) else repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuse long numbers and deep lists
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}… ({len(text)} characters)"

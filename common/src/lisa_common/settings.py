@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -93,7 +93,7 @@ class Settings(BaseSettings):
         SecretStr | None, Field(description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text")
     ] = None
     tls_server_name: Annotated[
-        str | None, Field(description="the name in the server's certificate, if it is not the host of the URL")
+        str | None, Field(description="the name in the server's certificate, if the URL has another host")
     ] = None
     tls_pin: Annotated[
         str | None,
@@ -139,6 +139,13 @@ class Settings(BaseSettings):
             return json.loads(value) if isinstance(value, str) else value
         except ValueError:
             raise ValueError("a JSON object") from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in {int, float}:
+            raise ValueError("a number")
+        return value
 
     @field_validator("prefix")
     @classmethod
@@ -207,9 +214,11 @@ class _TomlSource(PydanticBaseSettingsSource):
         import tomllib  # noqa: PLC0415
 
         try:
-            content = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidSettings(f"{path}: {error}") from None
+            content = tomllib.loads(path.read_text("utf-8-sig"))
+        except OSError as error:
+            raise InvalidSettings(f"cannot read settings from {path}: {error.strerror}") from None
+        except ValueError as error:
+            raise InvalidSettings(f"{path} is no TOML: {error}") from None
         return _own_settings(self.settings_cls, content, str(path))
 
 
@@ -218,8 +227,10 @@ def _own_settings(kind: type[BaseSettings], content: Mapping[str, Any], origin: 
     table = getattr(kind, "table", "")
     own = content.get(table, {})
     shared = {name: value for name, value in content.items() if name not in _TABLES}
-    for name in shared:
+    for name, value in shared.items():
         if name not in Settings.model_fields:
+            if isinstance(value, Mapping):
+                raise InvalidSettings(f"{origin}: table must be one of {', '.join(_TABLES)}; got {name!r}")
             known = ", ".join(Settings.model_fields)
             owner = ", or in the table of its program" if name in {*kind.model_fields, *_OF_PROGRAMS} else ""
             raise InvalidSettings(f"{origin}: setting must be one of {known}{owner}; got {name!r}")

@@ -217,6 +217,8 @@ def expected_by(problem: Any) -> str:
         return cause.expected
     if expected := _EXPECTED.get(problem["type"]):
         return expected
+    if problem["type"] == "string_pattern_mismatch":
+        return f"text that matches {problem['ctx']['pattern']}"
     text = _PYDANTIC_FRAME.sub("", problem["msg"])
     return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 

@@ -21,7 +21,7 @@ from lisa_common.cli import (
     print_json,
     progress,
     read_duration,
-    read_header,
+    read_headers,
     read_moment,
     say,
     shown,
@@ -119,7 +119,7 @@ def send(
         "delay": _read(read_duration, "delay", delay),
         "at": _read(read_moment, "at", at),
         "ttl": _read(read_duration, "ttl", ttl),
-        "headers": dict(map(read_header, header or ())),
+        "headers": read_headers(header or ()),
         "key": key,
         "if_exists": if_exists,
     }

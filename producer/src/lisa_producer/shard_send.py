@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-from lisa_common.errors import LisaError, NotConfirmed, Resharded
+from lisa_common.errors import AccessDenied, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.message import Outgoing, Replacement
 from lisa_common.model.policy import Policy
@@ -124,9 +124,11 @@ def _stored(keys: ShardKeys, message: Outgoing, answer: _Answer) -> Stored | Non
 def _confirmation(confirm: Confirm) -> Call[Missing | None]:
     """Waits for the confirmation. Returns None when it was reached."""
     timeout_ms = duration_ms("timeout", confirm.timeout)
-    wanted = f"{confirm.replicas} replicas" + (" and fsync" if confirm.fsync else "")
+    wanted = " and ".join([f"{confirm.replicas} replicas"] * bool(confirm.replicas) + ["fsync"] * confirm.fsync)
 
     def decode(reply: Any) -> Missing | None:
+        if isinstance(reply, AccessDenied):
+            return wanted, f"no answer: the server lacks or refuses {name[0]} (WAITAOF needs Redis ≥ 7.2 or Valkey)"
         if isinstance(reply, Exception):
             return wanted, str(reply)
         disks, replicas = reply if confirm.fsync else (0, reply)

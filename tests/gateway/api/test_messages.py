@@ -222,7 +222,7 @@ def test_a_cursor_that_no_page_gave_is_refused(http: httpx.Client, topic: str, p
         ("t/messages", {"body": 1, "ttl": ""}, "ttl", "seconds, or numbers with units"),
         ("t/messages", {"body": 1, "delay": True}, "delay", "seconds, or numbers with units"),
         ("t/groups/g/read", {"wait": "PT15M"}, "wait", "seconds, or numbers with units"),
-        ("t/messages", {"body": 1, "delay": 1, "at": "2030-01-01T00:00:00Z"}, "delay", "omitted when at is given"),
+        ("t/messages", {"body": 1, "delay": 1, "at": "2030-01-01T00:00:00Z"}, "delay", "omitted with at"),
         ("t/messages", {"body": 1, "at": "2030-01-01T00:00:00"}, "at", "with its zone"),
         ("t/messages", {"body": 1, "at": 1_900_000_000}, "at", "ms since 1970, a number of 12 to 14 digits"),
         ("t/messages", {"body": 1, "at": "1900000000"}, "at", "ms since 1970, a number of 12 to 14 digits"),

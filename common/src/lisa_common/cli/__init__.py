@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         shown_exactly,
         shown_moment,
     )
-    from lisa_common.cli.parse import DURATION_FORM, read_duration, read_header, read_moment, read_ms
+    from lisa_common.cli.parse import DURATION_FORM, read_duration, read_headers, read_moment, read_ms
     from lisa_common.cli.program import (
         EXIT_FINE,
         EXIT_INTERRUPTED,
@@ -61,7 +61,7 @@ __all__ = [
     "print_table",
     "progress",
     "read_duration",
-    "read_header",
+    "read_headers",
     "read_moment",
     "read_ms",
     "say",
@@ -83,7 +83,7 @@ if not TYPE_CHECKING:
             "lisa_common.cli.output": (
                 "folded print_json print_json_list print_table say shown_duration shown_exactly shown_moment"
             ),
-            "lisa_common.cli.parse": "DURATION_FORM read_duration read_header read_moment read_ms",
+            "lisa_common.cli.parse": "DURATION_FORM read_duration read_headers read_moment read_ms",
             "lisa_common.cli.program": (
                 "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG "
                 "Declined add_commands confirm new_program sub_commands"

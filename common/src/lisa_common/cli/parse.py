@@ -1,13 +1,14 @@
 """Durations and times as people write them."""
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from lisa_common.cli.output import shown_duration
 from lisa_common.errors import InvalidInput
 
-__all__ = ["DURATION_FORM", "read_duration", "read_header", "read_moment", "read_ms"]
+__all__ = ["DURATION_FORM", "read_duration", "read_headers", "read_moment", "read_ms"]
 
 DURATION_FORM = "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d"
 """What a duration must be, for errors."""
@@ -50,12 +51,17 @@ def _readings(number: str) -> str:
     return f"a number with its unit, as in {number}ms or {number}s" + ("" if short == f"{number}s" else f" ({short})")
 
 
-def read_header(text: str) -> tuple[str, str]:
-    """Name and value of a header, from "KEY=VALUE"."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise InvalidInput("header", text, "KEY=VALUE")
-    return name, value
+def read_headers(texts: Iterable[str]) -> dict[str, str]:
+    """Headers by name, from texts such as "KEY=VALUE". Raises InvalidInput, also for a name that is given twice."""
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidInput("header", text, "KEY=VALUE")
+        if name in headers:
+            raise InvalidInput("header", text, "given once for each name")
+        headers[name] = value
+    return headers
 
 
 def read_moment(field: str, text: str) -> datetime:

@@ -29,7 +29,7 @@ _LONGEST_SOCKET = 103
 """Most bytes of a socket's path on all systems."""
 _PORT_OF_NODES = 6379
 _PORT_OF_SENTINELS = 26379
-_PORT = "a URL whose port is a number up to 65535 (in a password, write : / ? # @ as %XX)"
+_PORT = "a URL whose port is a number from 1 to 65535 (in a password, write : / ? # @ as %XX)"
 _REPLY_OPTIONS = {"protocol", "decode_responses", "encoding", "encoding_errors"}
 _SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
 # "user:password" without a host: the text after the first colon is no port.
@@ -89,8 +89,10 @@ def read_url(
         parts = urlsplit(url)
     except ValueError:
         raise _refusal(url, _PORT) from None
-    if parts.scheme not in _SCHEMES:
+    if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
         raise _refusal(url, f"a URL that begins with {'://, '.join(_SCHEMES)}://")
+    if parts.scheme != "embedded":
+        _check_parts(url, parts)
     nodes: tuple[NodeName, ...] = ()
     if parts.scheme == "embedded":
         options = _embedded_options(url)
@@ -217,10 +219,20 @@ def _embedded_options(url: str) -> dict[str, Any]:
     return {"path": str(socket)}
 
 
+def _check_parts(url: str, parts: SplitResult) -> None:
+    # Characters of a password that end the host would make another one of it: errors would name that, and DNS see it.
+    if "#" in url or (parts.scheme != "unix" and "@" in parts.path + parts.query):
+        raise _refusal(url, "a URL without # and without @ after its host (in a password, write : / ? # @ as %XX)")
+    if parts.scheme == "unix" and parts.netloc.rpartition("@")[2]:
+        raise _refusal(url, "unix:// and an absolute path, as in unix:///path/to/socket")
+
+
 def _check_port(url: str, parts: SplitResult) -> None:
     try:
-        _ = parts.port
+        zero = parts.port == 0
     except ValueError:
+        zero = True
+    if zero:  # The client would take its default port.
         raise _refusal(url, _PORT) from None
 
 

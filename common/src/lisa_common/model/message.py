@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Self
 
 from lisa_common.bodies import Codec, coded
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import CannotCombine, InvalidInput
 from lisa_common.model.key import with_key
 from lisa_common.model.localtime import local_ms
 from lisa_common.model.policy import MAX_PRIORITY, Policy
@@ -148,14 +148,14 @@ class Message:
         if self.if_exists != "replace":
             raise InvalidInput("if_exists", self.if_exists, "'replace' or omitted")
         if self.id is None:
-            raise InvalidInput("if_exists", self.if_exists, "omitted when id is not given")
+            raise InvalidInput("if_exists", self.if_exists, "omitted without id")
         return Replacement
 
 
 def new_due(delay: Duration | None, at: datetime | None) -> str:
     """As `due_argument`, for a message that has a due time: one of the two must be given."""
     if delay is None and at is None:
-        raise InvalidInput("delay", delay, "set, 0 for now, unless at is")
+        raise InvalidInput("delay", delay, "given, 0 for now, or at in its place")
     return due_argument(delay, at)
 
 
@@ -190,13 +190,13 @@ def due_argument(
     if at_local is not None:
         if delay is not None or at is not None:
             name, value = ("at", at) if at is not None else ("delay", delay)
-            raise InvalidInput(name, value, "omitted when at_local is given")
+            raise CannotCombine(name, value, "at_local")
         moment = datetime.fromtimestamp(local_ms("at_local", at_local, tz) / 1000, UTC)
         return str(moment_ms("at_local", moment))
     if tz is not None:
-        raise InvalidInput("tz", tz, "omitted when at_local is not given")
+        raise InvalidInput("tz", tz, "omitted without at_local")
     if at is None:
         return f"+{duration_ms('delay', 0 if delay is None else delay)}"
     if delay is not None:
-        raise InvalidInput("delay", delay, "omitted when at is given")
+        raise CannotCombine("delay", delay, "at")
     return str(moment_ms("at", at))

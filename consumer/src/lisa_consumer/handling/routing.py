@@ -147,7 +147,7 @@ class Routing:
 def _batch_size(batch: object, within: object) -> BatchSize | None:
     if batch is None:
         if within is not None:
-            raise InvalidInput("within", within, "left out where batch is")
+            raise InvalidInput("within", within, "omitted without batch")
         return None
     most = check_int("batch", batch, 1, MAX_BATCH)
     return BatchSize(most, duration_ms("within", _WITHIN_S if within is None else within, high_s=_MAX_WITHIN_S) / 1000)

@@ -5,7 +5,7 @@ import inspect
 import logging
 import sys
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import FunctionType, ModuleType, TracebackType
 
 from lisa_common.errors import InvalidInput
 from lisa_common.escaping import named_text
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def split_target(target: str) -> tuple[str, str]:
     """Returns the two parts of `module:name`; raises InvalidInput."""
     module_name, _, name = target.partition(":")
-    if not module_name or not name:
+    if not module_name or not name or "/" in module_name or module_name.startswith("."):
         raise InvalidInput("worker", target, "module:name, as in app.tasks:worker")
     return module_name, name
 
@@ -36,12 +36,24 @@ def load_worker(target: str) -> Worker:
     module = _import(module_name, target)
     worker = getattr(module, name, None)
     kind = "is missing" if worker is None else f"is of type {type(worker).__name__}"
-    if inspect.isfunction(worker):
+    if inspect.iscoroutinefunction(worker):
+        kind = "is a coroutine function"
+    elif inspect.isfunction(worker) and _needs_arguments(worker):
+        kind = "is a function that needs arguments"
+    elif inspect.isfunction(worker):
         worker = worker()
         kind = f"returned {type(worker).__name__}"
     if not isinstance(worker, Worker):
         raise InvalidInput("worker", target, f"the name of a Worker ({name!r} {kind})")
     return worker
+
+
+def _needs_arguments(function: FunctionType) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    return False
 
 
 def _import(module_name: str, target: str) -> ModuleType:

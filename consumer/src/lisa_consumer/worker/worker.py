@@ -315,22 +315,31 @@ class Worker(DeclaresSchedules, Pausable):
             # It would read messages, in place of handling that of its parent.
             raise LisaError('a module that runs a worker needs `if __name__ == "__main__":`, as processes import it')
         self._is_serving = True
+        threads = HandlerThreads()
         processes = Processes(most_messages=self.settings.process_messages, most_bytes=self.settings.process_bytes)
         try:
             settings, routes = self._routing.prepared(self.settings, processes)
             async with surrounded(self._on_start, self._on_stop):
-                await self._serve(settings, routes, self._routing.prepared_patterns(settings, processes), burst=burst)
+                patterns = self._routing.prepared_patterns(settings, processes)
+                await self._serve(settings, routes, patterns, threads, burst=burst)
         finally:
+            # Else idle threads would count as handlers that still run.
+            threads.shutdown(wait=False)
             processes.close()
             self._is_serving = False
             # A new one, as an event belongs to the loop that has waited for it.
             self._stopping = asyncio.Event()
 
     async def _serve(
-        self, settings: ConsumerSettings, routes: dict[str, Route], patterns: list[PatternRoute], *, burst: bool
+        self,
+        settings: ConsumerSettings,
+        routes: dict[str, Route],
+        patterns: list[PatternRoute],
+        threads: HandlerThreads,
+        *,
+        burst: bool,
     ) -> None:
         self._core.app_release = settings.release
-        threads = HandlerThreads()
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
         renewing = AsyncConnection.of(settings, name="lisa-worker", url=self.url)
@@ -359,5 +368,4 @@ class Worker(DeclaresSchedules, Pausable):
                 with self._pausing(life):
                     async with Oversight(renewing, self._core, life, self, settings).shown():
                         await life.run()
-        threads.shutdown(wait=False)
         logger.info("worker %s has ended", self.name, extra=event("worker_ended", consumer=self.name, group=self.group))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lisa_common.cli import read_headers
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside
@@ -75,20 +76,11 @@ async def put_message(call: Call) -> Answer:
 async def _raw_message(call: Call, id: str | None) -> Message:
     """A message whose body is that of the request; its content type becomes a header."""
     check_plain(call.request)
-    headers = dict(_header(text) for text in call.query.header)
-    if len(headers) < len(call.query.header):
-        raise InvalidInput("header", call.query.header, "given once for each name")
+    headers = read_headers(call.query.header)
     if kind := call.request.headers.get("content-type"):
         headers.setdefault("content-type", kind)
     options = options_of(call.query)
     return Message(body=await call.request.body(), id=id, headers=headers, **options)
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise InvalidInput("header", text, "KEY=VALUE")
-    return name, value
 
 
 async def _send_one(call: Call, message: Message) -> Answer:

@@ -16,7 +16,7 @@ from lisa_common.cli import (
     print_json,
     print_table,
     read_duration,
-    read_header,
+    read_headers,
     read_moment,
     say,
     shown,
@@ -229,7 +229,7 @@ def cancel(
     with opened(settings) as admin:
         if not ids:
             moment = None if due_before is None else read_moment("due_before", due_before)
-            where = WaitingFilter(id_prefix, dict(map(read_header, header or ())), moment)
+            where = WaitingFilter(id_prefix, read_headers(header or ()), moment)
             _cancel_all(admin, topic, where, dry_run=dry_run, yes=yes, json=json)
             return
         outcomes = admin.cancel(topic, ids)

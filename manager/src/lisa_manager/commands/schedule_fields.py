@@ -9,7 +9,7 @@ from typing import Any, Final
 from lisa_common.cli import Declined, read_duration, read_moment
 from lisa_common.errors import InvalidInput, OmittedBytes
 
-__all__ = ["read_header", "read_schedule_file", "value_of"]
+__all__ = ["read_schedule_file", "value_of"]
 
 _DURATIONS: Final = {"every", "ttl", "catchup_window", "catchup_within", "jitter"}
 _MOMENTS: Final = {"start": "from", "until": "until"}
@@ -36,14 +36,6 @@ def value_of(field: str, text: str, default: object) -> Any:
     return text
 
 
-def read_header(text: str) -> tuple[str, str]:
-    """A header from NAME=VALUE."""
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise InvalidInput("header", text, "NAME=VALUE")
-    return name, value
-
-
 def read_schedule_file(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """The schedules of a TOML file, or of standard input for "-", by topic and name, with fields as `set_schedule`."""
     document = _parsed(path)
@@ -68,7 +60,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     if len(data) > _MAX_FILE_BYTES:
         raise InvalidInput("file", OmittedBytes(len(data)), f"at most {_MAX_FILE_BYTES} bytes")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise Declined(f"{path} is no TOML: {error}") from None
 

@@ -16,6 +16,7 @@ from lisa_common.cli import (
     confirm,
     print_json,
     print_table,
+    read_headers,
     read_moment,
     say,
     shown_duration,
@@ -24,7 +25,7 @@ from lisa_common.cli import (
 from lisa_common.errors import InvalidInput, Verbatim
 from lisa_manager import DEFAULT, ManagerSettings, Schedule, ScheduleState
 from lisa_manager.commands.bodies import read_body
-from lisa_manager.commands.schedule_fields import read_header, read_schedule_file, value_of
+from lisa_manager.commands.schedule_fields import read_schedule_file, value_of
 from lisa_manager.commands.shared import admin_command, complete_schedule, complete_topic, opened
 
 __all__ = ["backfill", "delete", "import_", "list_", "pause", "resume", "run_now", "set_", "show", "skip"]
@@ -131,7 +132,7 @@ def set_(
     cron: Annotated[Text, _option("Runs by this expression: '30 2 * * MON-FRI'.", "EXPRESSION")] = None,
     tz: Annotated[Text, _option("The time zone of the expression; UTC.", "ZONE")] = None,
     body: Annotated[Text, _option("Text, sent unchanged.", "BODY")] = None,
-    header: Annotated[list[str] | None, _option("Header of its messages; may be repeated.", "NAME=VALUE")] = None,
+    header: Annotated[list[str] | None, _option("Header of its messages; may be repeated.", "KEY=VALUE")] = None,
     ttl: Annotated[Text, _option("Deliver at most this long after the tick.", "TIME")] = None,
     max_retries: Annotated[Text, _option("Most retries after the first delivery.", "NUMBER")] = None,
     priority: Annotated[Text, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
@@ -151,7 +152,7 @@ def set_(
     texts |= {"catchup_window": catchup_window, "catchup_within": catchup_within, "overlap": overlap, "jitter": jitter}
     changes = {field: value_of(field, text, DEFAULT) for field, text in texts.items() if text is not None}
     if header:
-        changes["headers"] = DEFAULT if header == ["default"] else dict(map(read_header, header))
+        changes["headers"] = DEFAULT if header == ["default"] else read_headers(header)
     if not changes:
         raise InvalidInput("schedule", Verbatim("nothing"), "given at least one field to set, as in --every 15m")
     with opened(settings) as admin:

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import CannotCombine
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.model.sharding import by_shard, home
@@ -81,7 +81,7 @@ def reschedule(
 ) -> Flow[dict[str, RescheduleOutcome]]:
     """Gives messages another due time. Returns the outcome for each id."""
     if delay is not None and at is not None:
-        raise InvalidInput("delay", delay, "None where at is given")
+        raise CannotCombine("delay", delay, "at")
     due = f"+{duration_ms('delay', 0 if delay is None else delay)}" if at is None else str(moment_ms("at", at))
 
     def call(keys: ShardKeys, batch: Sequence[str]) -> Call[list[tuple[RescheduleOutcome, int]]]:
