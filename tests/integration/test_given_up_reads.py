@@ -8,11 +8,13 @@ import pytest
 import redis
 
 from lisa_common.client import exchanges
+from lisa_common.errors import Refused
 from lisa_common.model.keys import ShardKeys
 from lisa_consumer import AsyncConsumer, AsyncLender, Consumer, ConsumerSettings, Delivery
 from lisa_producer import Producer
 from support import Server, wait_until, wait_until_async
 from support.proxy import Proxy
+from support.refusing import refusing
 
 Reader = Callable[[ConsumerSettings], AsyncConsumer]
 
@@ -100,6 +102,35 @@ async def test_a_lost_reply(own_server: Callable[..., Server]) -> None:
             proxy.lose_reply_to(b"XREADGROUP")
             assert _ids(await asyncio.to_thread(consumer.read)) == [("a", 1)]
         assert proxy.lost == 1
+
+
+async def test_what_a_server_that_lost_a_read_gives_again_is_not_given_back(own_server: Callable[..., Server]) -> None:
+    """The read took a message, and could neither fetch nor release it. The server has lost that, and gives it again."""
+    server = own_server()
+    with Producer(server.url) as producer, server.client() as client:
+        async with (
+            refusing(server.port, word=lambda _: "LOADING Redis is loading the dataset in memory") as proxy,
+            AsyncConsumer("mails", "billing", settings=ConsumerSettings(redis_url=proxy.url, patience_s=0)) as consumer,
+        ):
+            await consumer.read()
+            producer.send("mails", b"x", id="before")
+            [before] = await consumer.read(wait=5)
+            producer.send("mails", b"x", id="a")
+            proxy.refused = {"HMGET", "EVALSHA"}
+            with pytest.raises(Refused):
+                await consumer.read()
+            client.xgroup_setid(KEYS.of("ready"), "billing", before.entry.entry)
+            client.xack(KEYS.of("ready"), "billing", *(row["message_id"] for row in _held_after(client, before)))
+            proxy.refused = {"EVALSHA"}
+            [again] = await consumer.read()
+            proxy.refused = ()
+            assert (again.id, await consumer.read()) == ("a", [])
+            assert await consumer.ack(again, before) == ["acked", "acked"]
+
+
+def _held_after(client: redis.Redis, delivery: Delivery) -> list[Any]:
+    held: Any = client.xpending_range(KEYS.of("ready"), "billing", f"({delivery.entry.entry}", "+", 10)
+    return list(held)
 
 
 async def test_restarts_of_the_server(own_server: Callable[..., Server]) -> None:
