@@ -70,23 +70,11 @@ SCRIPT_NAMES = (
 
 READS = frozenset(
     (
-        *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL"),
-        *(
-            "HKEYS",
-            "HLEN",
-            "HMGET",
-            "HSCAN",
-            "HSTRLEN",
-            "INFO",
-            "MEMORY",
-            "OBJECT",
-            "PING",
-            "PUBLISH",
-            "SCAN",
-            "SCRIPT",
-        ),
-        *("TIME", "TYPE", "WAIT", "WAITAOF", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD"),
-        *("ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANGE", "ZSCAN", "ZSCORE"),
+        *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "EXISTS", "GET", "HEXISTS"),
+        *("HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN", "HSTRLEN", "INFO", "MEMORY"),
+        *("OBJECT", "PING", "PUBLISH", "SCAN", "SCRIPT", "TIME", "TYPE", "WAIT", "WAITAOF", "XINFO"),
+        *("XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT"),
+        *("ZMSCORE", "ZRANGE", "ZSCAN", "ZSCORE"),
     )
 )
 """Commands that change no key. Whatever is not named here counts as a write."""
