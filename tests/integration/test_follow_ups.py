@@ -283,7 +283,7 @@ async def test_the_codec_of_the_worker_encodes_it(redis_url: str, prefix: str, s
         ({"body": b"x" * 101}, "body must be"),
         ({"priority": 256}, "priority must be"),
         ({"headers": {"a": 1}}, "headers"),
-        ({"at_local": "2030-01-01T00:00", "delay": 1, "tz": "UTC"}, "delay must be omitted"),
+        ({"at_local": "2030-01-01T00:00", "delay": 1, "tz": "UTC"}, "delay cannot be combined with at_local"),
     ],
 )
 async def test_bad_input_is_refused_when_it_is_given(
