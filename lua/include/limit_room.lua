@@ -31,7 +31,7 @@ local function free_places(capacity)
   if #groups == 0 then
     return math.max(0, capacity - redis.call('XLEN', ready)), false
   end
-  table.sort(groups, function(a, b) return entry_after(b.last, a.last) end)
+  table.sort(groups, function(a, b) return a.last ~= b.last and entry_after(b.last, a.last) end)
   local shared, own, free, seen = 0, {}, capacity, 0
   local function met(group)
     return shared + (own[group.name] or 0)
@@ -63,7 +63,8 @@ local function free_places(capacity)
           shared = shared + 1
         end
       end
-      local unread = find_full(i)
+      -- Mostly groups have read the same entries. Then one look is enough for all of them.
+      local unread = (#page > 0 or i == #groups) and find_full(i)
       seen = seen + #page
       if unread or seen >= MOST_BEHIND then
         return 0, unread and unread < MOST_UNREAD or false

@@ -221,7 +221,7 @@ def _embedded_options(url: str) -> dict[str, Any]:
 
 def _check_parts(url: str, parts: SplitResult) -> None:
     # Characters of a password that end the host would make another one of it: errors would name that, and DNS see it.
-    if "#" in url or (parts.scheme != "unix" and "@" in parts.path + parts.query):
+    if "#" in url or (parts.scheme != "unix" and "@" in parts.path + parts.query.partition("=")[0]):
         raise _refusal(url, "a URL without # and without @ after its host (in a password, write : / ? # @ as %XX)")
     if parts.scheme == "unix" and parts.netloc.rpartition("@")[2]:
         raise _refusal(url, "unix:// and an absolute path, as in unix:///path/to/socket")

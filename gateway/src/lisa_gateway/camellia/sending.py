@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from lisa_common.model.record import Record
 from lisa_common.validation import MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, failure_of
-from lisa_gateway.camellia.message_views import END_STATES, Message, Status, find_known, from_note, message
+from lisa_gateway.camellia.message_views import END_STATES, Known, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
 from lisa_gateway.gateway import Gateway
@@ -142,12 +143,13 @@ class SendCalls:
     async def _again(self, topic: str, new: _New, began: float) -> Message:
         """The message whose id is known; sends the new one instead if that has ended."""
         for _try in range(_TRIES):
-            first = await self._first(topic, new, began)
+            known = await find_known(self._gateway, topic, new.id, alive=True)
+            first = await self._first(topic, new, known, began) if known else None
             if first is not None:
                 self._monitor.count(topic, Event.SEND)
                 return first
-            with part_is_done():
-                # What has ended was purged.
+            # What had ended was removed, unless it was gone by itself.
+            with part_is_done() if known else nullcontext():
                 result = await self._store(topic, new)
             if not result.duplicate:
                 return self._sent(topic, new, result.due_ms)
@@ -161,12 +163,9 @@ class SendCalls:
         status = Status.WAITING if new.delay_ms else Status.READY
         return message(topic, new.id, record, DEFAULT_POLICY, retry=0, status=status)
 
-    async def _first(self, topic: str, new: _New, began: float) -> Message | None:
+    async def _first(self, topic: str, new: _New, known: Known, began: float) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""
         id = new.id
-        known = await find_known(self._gateway, topic, id, alive=True)
-        if known is None:
-            return None
         if known.state is State.CANCELLED:
             # It keeps the id until a consumer meets its entry. If a client has it, that is now.
             if await self._gateway.lender.nack_lent(topic, id, rejected=True) is None:
