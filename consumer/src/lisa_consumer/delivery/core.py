@@ -196,6 +196,8 @@ class Core:
         self._unanswered = 0
         if self._lost is not None:
             self._lost.note(batches)
+        if self._records.has_unfetched:
+            self._records.keep(batches)
         return layouts, batches
 
     def leave(self, deliveries: Sequence[Delivery]) -> None:

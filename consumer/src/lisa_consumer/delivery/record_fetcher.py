@@ -93,8 +93,6 @@ class RecordFetcher:
         Returns the records of all entries whose leases were not lost meanwhile, and since when those surely last.
         Entries that cannot be fetched or exceed `most_bytes` are released. Raises LisaError if nothing was fetched.
         """
-        if self._unfetched:
-            self._keep_read_again(batches)
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
         pending = batches
@@ -121,14 +119,6 @@ class RecordFetcher:
                 raise
             self._log_unfetched(pending, error)
         return fetched, leased_at
-
-    def _keep_read_again(self, batches: Sequence[Batch]) -> None:
-        """Releases no entry that this read brings again, as a server does that has lost its last writes."""
-        again = {(keys, entry.entry) for keys, entries in batches for entry in entries}
-        unfetched, self._unfetched = self._unfetched, []
-        for until, (keys, entries) in unfetched:
-            if left := [entry for entry in entries if (keys, entry.entry) not in again]:
-                self._unfetched.append(_Unfetched(until, (keys, left)))
 
     def _leave(self, batches: Sequence[Batch]) -> Flow[Sequence[Batch]]:
         """Releases entries, as the read has brought enough. Returns none."""
@@ -162,6 +152,14 @@ class RecordFetcher:
         """Takes note of entries that nobody has, to be released."""
         until = self._clock() + _UNFETCHED_S
         self._unfetched += (_Unfetched(until, batch) for batch in batches)
+
+    def keep(self, batches: Sequence[Batch]) -> None:
+        """Releases none of these entries: a read has brought them again, of a server that has lost its last writes."""
+        again = {(keys, entry.entry) for keys, entries in batches for entry in entries}
+        unfetched, self._unfetched = self._unfetched, []
+        for until, (keys, entries) in unfetched:
+            if left := [entry for entry in entries if (keys, entry.entry) not in again]:
+                self._unfetched.append(_Unfetched(until, (keys, left)))
 
     @property
     def has_unfetched(self) -> bool:
