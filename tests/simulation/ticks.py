@@ -94,7 +94,8 @@ def judge(
             verdict.check(16, first < change.since, f"tick {change.tick_ms} came, though it was skipped")
             continue
         earlier = {each.number for each in changes if each.until < change.since} | {0}
-        now_ms = timeline.at_most(change.until, change.until)
+        # The latest time so far: the clock may have been set back, after the ticks of that time had come.
+        now_ms = timeline.at_most(-math.inf, change.until)
         late = [tick.tick_ms for tick in seen if tick.number in earlier and tick.tick_ms > now_ms]
         verdict.check(16, not late, f"ticks of a former version came after change {change.number}: {late}")
         # A change first sends what is due by the former version.
