@@ -54,9 +54,8 @@ local function names_without(owing, group)
   last_owing, last_group, last_rest = owing, group, owing
   local names = ',' .. owing .. ','
   local from, to = string.find(names, ',' .. group .. ',', 1, true)
-  if not from then
-    return owing
+  if from then
+    last_rest = string.sub(string.sub(names, 1, from) .. string.sub(names, to + 1), 2, -2)
   end
-  last_rest = string.sub(string.sub(names, 1, from) .. string.sub(names, to + 1), 2, -2)
   return last_rest
 end

@@ -47,8 +47,8 @@ local function make_slots()
     return limit_read
   end
 
-  -- Gives a message a slot. Returns false if it has one. With `siblings`, the message may have other copies that are
-  -- parked: these need no slot of their own. Otherwise returns at how many it looked.
+  -- Gives a message a slot. Returns false if it has one, else the number of copies that it looked at: with `siblings`,
+  -- the message may have other copies that are parked, and these need no slot of their own.
   local function take_slot(id, key, siblings)
     if redis.call('HSETNX', busy, id, key) == 0 then
       return false

@@ -100,7 +100,7 @@ def _go_away_at(proxy: Proxy, marker: bytes, *, passes: int = 0) -> None:
 
 
 async def test_a_dead_letter_that_was_purged_for_a_send_is_told(own_server: Callable[..., Server], prefix: str) -> None:
-    """An id is sent anew: its dead letter is purged, and then the server goes away."""
+    """A send purges the dead letter of its id. Then the server goes away."""
     server = own_server()
     async with Proxy(server.port) as proxy, _camellia(proxy.url, prefix) as http:
         sent = {"topic": "orders", "msg": "a", "delayMillis": "0", "msgId": "order-7", "maxRetry": "0"}

@@ -116,7 +116,7 @@ async def test_callers_of_what_takes_several_calls(sender: AsyncProducer, orders
 async def test_each_of_several_calls_is_confirmed(
     own_server: Callable[..., Server], prefix: str, *, many: bool
 ) -> None:
-    """A message that no replica has is said not to be confirmed, whichever call stored it."""
+    """The result says so of each message that no replica has, whichever call stored it."""
     server = own_server()
     ids = [f"m{n}" for n in range(30)]
     with server.client() as client, Connection(server.url) as connection:

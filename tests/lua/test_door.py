@@ -150,7 +150,7 @@ def test_max_in_flight_counts_the_group_that_has_most(queue: Queue) -> None:
 
 
 def test_max_in_flight_of_groups_that_have_read_this_far_and_that(queue: Queue) -> None:
-    """What is free is what the group has that holds and has yet to read most: of all groups, or alone."""
+    """The group with most unread and unsettled copies decides how many places are free."""
     names = [f"g{n}" for n in range(6)]
     queue.join(*names)
     _send(queue, 30)

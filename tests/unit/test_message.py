@@ -25,7 +25,7 @@ def test_a_message_is_no_body() -> None:
 
 
 def test_due_times_exclude_each_other() -> None:
-    """The error names both, and shows a time as it is written."""
+    """The error names both fields, and shows a time in ISO 8601."""
     at = datetime(2030, 1, 1, tzinfo=UTC)
     with pytest.raises(CannotCombine, match="delay cannot be combined with at"):
         Message(body=b"x", delay=5, at=at).outgoing(DEFAULT_POLICY, "g~")

@@ -229,10 +229,11 @@ def _check_parts(url: str, parts: SplitResult) -> None:
 
 def _check_port(url: str, parts: SplitResult) -> None:
     try:
-        zero = parts.port == 0
+        # For port 0 the client would take its default port.
+        is_wrong = parts.port == 0
     except ValueError:
-        zero = True
-    if zero:  # The client would take its default port.
+        is_wrong = True
+    if is_wrong:
         raise _refusal(url, _PORT) from None
 
 

@@ -300,7 +300,7 @@ class Mark:
         return cls(version, last, base, due, sent, skipped, parts[6].decode("utf-8", "replace"))
 
     def is_ahead(self, now_ms: int) -> bool:
-        """Whether the message of the latest tick was sent, and is not due yet. `id` is the id of that message."""
+        """Whether the latest tick was sent as a message that is not due yet. That message has the id `id`."""
         return self.due_ms > now_ms and self.base_ms != self.last_ms and self.id != "-"
 
 

@@ -45,7 +45,7 @@ class SharedDirectory:
         return inherited | own | ({_WITH_METRICS: self.path} if self._with_metrics else {})
 
     def has_started(self, number: int) -> bool:
-        """Whether a process has started, and so has written its state."""
+        """Whether a process has written its state. It does so once it has started."""
         return _state_file(self.path, number).exists()
 
     def forget(self, number: int) -> None:

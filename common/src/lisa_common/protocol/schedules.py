@@ -212,7 +212,7 @@ class Ticked(NamedTuple):
     sent: int
     skipped: int
     is_told: bool = True
-    """Whether the server told the time. Where nothing is due, nobody asks it, and the time is the caller's."""
+    """Whether the time is the server's. If nothing is due, the server is not asked, and the time is the caller's."""
 
 
 def send_ticks(

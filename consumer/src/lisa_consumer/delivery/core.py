@@ -224,7 +224,7 @@ class Core:
         return self._records.max_per_request(topic) is not None
 
     def _ends_with_drop(self, topic: str) -> bool:
-        """Whether the consumer stops reading a topic that is dropped. It joins other topics again, and waits."""
+        """Whether the consumer stops reading this topic once it is dropped. It joins any other dropped topic again."""
         return topic in self._found
 
     def add_found(self, topics: Sequence[str]) -> None:

@@ -121,8 +121,9 @@ class SendCalls:
             body = text.encode()
         except UnicodeEncodeError:
             raise Failed(Code.PARAM_WRONG, "msg must be text that UTF-8 can encode") from None
-        # Here, before a topic is declared for what is refused.
-        id = parameters.text("msgId") and check_new_id(parameters.text("msgId"))
+        if id := parameters.text("msgId"):
+            # Here, before a topic is declared for what is refused.
+            check_new_id(id)
         return _New(id or secrets.token_hex(16), bool(id), body, delay_ms, ttl_ms, retries)
 
     async def _send(self, topic: str, new: _New) -> Message:
@@ -189,7 +190,7 @@ class SendCalls:
         return None
 
     async def _is_own(self, ended: Message, new: _New, began: float) -> bool:
-        """Whether the ended message is that of this call: its first try sent it, and the reply was lost."""
+        """Whether the first try of this call sent the ended message. The reply to that try was lost."""
         began_ms = await self._gateway.now_ms() - (time.monotonic() - began) * 1000
         sent_ms = ended.get("produceTime")
         return ended.get("msg") == new.body.decode() and isinstance(sent_ms, int) and sent_ms >= began_ms
