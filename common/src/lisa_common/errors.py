@@ -57,6 +57,7 @@ __all__ = [
     "UnreadableReply",
     "Untrusted",
     "Verbatim",
+    "in_part",
 ]
 
 
@@ -210,6 +211,15 @@ UNDONE = (*NOTHING_DONE, QueueFull)
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
 """Errors that every call to the server meets now; other errors concern one call, and so its topic."""
+
+
+def in_part(error: LisaError) -> LisaError:
+    """Returns the error for several calls. One failed with this error; others were done."""
+    if not isinstance(error, UNDONE):
+        return error
+    told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")
+    told.__cause__ = error
+    return told
 
 
 class OmittedBytes(int):

@@ -28,6 +28,7 @@ from lisa_common.errors import (
     UnknownTopic,
     UnknownWorker,
     Unreachable,
+    in_part,
 )
 from lisa_common.logs import event
 from lisa_gateway import json_text
@@ -180,7 +181,7 @@ def part_is_done() -> Iterator[None]:
     try:
         yield
     except UNDONE as error:
-        raise OutcomeUnknown(f"a part was done; another was not: {error}") from error
+        raise in_part(error) from error
 
 
 def problem_of(error: LisaError) -> Problem:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from lisa_common.errors import UNDONE, AccessDenied, LisaError, OutcomeUnknown, ServerError, UnreadableReply
+from lisa_common.errors import UNDONE, AccessDenied, LisaError, OutcomeUnknown, ServerError, UnreadableReply, in_part
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.scripts import READS, Arg, Script, load
@@ -28,7 +28,6 @@ __all__ = [
     "cut",
     "error_in",
     "error_of_all",
-    "in_part",
     "in_parts",
     "key_of",
     "rests",
@@ -187,15 +186,6 @@ def _has_written(calls: Sequence[Call[Any]], results: Sequence[Any]) -> bool:
 def _may_be_done(error: LisaError) -> bool:
     # The server's own errors, as for a key of another type, may stop a script half-way.
     return isinstance(error, OutcomeUnknown | UnreadableReply) or type(error) is ServerError
-
-
-def in_part(error: LisaError) -> LisaError:
-    """Returns the error for several calls. One failed with this error; others were done."""
-    if not isinstance(error, UNDONE):
-        return error
-    told = OutcomeUnknown(f"a part was done, or may have been; another was not: {error}")
-    told.__cause__ = error
-    return told
 
 
 def told_in_part(flow: Flow[T]) -> Flow[T]:

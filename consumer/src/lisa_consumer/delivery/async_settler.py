@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import UNDONE, InvalidInput, LisaError
+from lisa_common.errors import UNDONE, InvalidInput, LisaError, in_part
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.call import Flow, error_in, in_part
+from lisa_common.protocol.call import Flow, error_in
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import Duration, check_list, check_name
