@@ -85,7 +85,7 @@ async def test_garbage_does_not_keep_messages_from_being_handled(
             for number in range(5):
                 await sender.send("orders", b"x", id=f"m{number}", delay=number / 20)
             wanted = sorted(["before", *(f"m{number}" for number in range(5))] * 2)
-            await wait_until_async(lambda: sorted(handled.ids) == wanted, 10, what=f"{wanted}")
+            await wait_until_async(lambda: sorted(handled.ids) == wanted, what=f"{wanted}")
             said = len(caplog.records)
             await idle_async(1)
     told = [f"{record.name}: {record.getMessage()}" for record in caplog.records[said:] if record.levelno > 20]

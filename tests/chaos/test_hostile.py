@@ -60,7 +60,7 @@ async def _is_served(producer: AsyncProducer, handled: Handled, names: str) -> N
     ids = [f"{names}-{number}" for number in range(5)]
     for id in ids:
         await producer.send("good", b"x", id=id, delay=0.05)
-    await wait_until_async(lambda: [handled.ids.count(id) for id in ids] == [2] * 5, 5, what=f"{ids} twice each")
+    await wait_until_async(lambda: [handled.ids.count(id) for id in ids] == [2] * 5, what=f"{ids} twice each")
 
 
 async def _all_answer(commands: Commands, *codes: int) -> None:
@@ -76,7 +76,7 @@ async def _is_mended(commands: Commands, producer: AsyncProducer, handled: Handl
     await asyncio.to_thread(commands.manager, "check", "bad", "--repair")
     for number in range(3):
         await producer.send("bad", b"x", id=f"after-{number}", delay=0.05)
-    await wait_until_async(lambda: {f"after-{number}" for number in range(3)} <= {*handled.ids}, 10, what="the others")
+    await wait_until_async(lambda: {f"after-{number}" for number in range(3)} <= {*handled.ids}, what="the others")
 
 
 def _faults(caplog: Any) -> list[str]:

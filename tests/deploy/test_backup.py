@@ -45,7 +45,7 @@ def test_a_snapshot_comes_back(own_server: Callable[..., Server]) -> None:
         assert again.outcome == "duplicate"
         assert admin.replay("orders", ["dead"]).done == 1
     with Consumer("orders", "billing", url=restored.url) as consumer:
-        assert [delivery.body for delivery in consumer.read(wait=5)] == [b"is rejected"]
+        assert [delivery.body for delivery in consumer.read(wait=30)] == [b"is rejected"]
 
 
 def _save(server: Server) -> None:

@@ -102,7 +102,7 @@ def test_ack_timeout(wire: Wire, topic: str) -> None:
     began = time.monotonic()
     assert _pull(wire, topic, ackTimeoutMillis=300)[0]["retry"] == 2
     assert time.monotonic() - began > 0.6
-    wait_until(lambda: _status(wire, topic, "a") == 6, 5, what="the message to be given up")
+    wait_until(lambda: _status(wire, topic, "a") == 6, what="the message to be given up")
     assert wire.post("pullMsg", topic=topic).messages == []
 
 
@@ -110,7 +110,7 @@ def test_no_retries_is_one_delivery(wire: Wire, topic: str) -> None:
     """MaxRetry 0 is allowed: one delivery, then status 6, also when its ack never comes."""
     wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a", maxRetry=0)
     assert _pull(wire, topic, ackTimeoutMillis=200)
-    wait_until(lambda: _status(wire, topic, "a") == 6, 5, what="the message to be given up")
+    wait_until(lambda: _status(wire, topic, "a") == 6, what="the message to be given up")
 
 
 async def test_lease_is_the_pulls_own(wire: Wire, topic: str, admin: AsyncAdmin) -> None:
@@ -128,7 +128,7 @@ def test_ttl_counts_from_the_due_time(wire: Wire, topic: str) -> None:
     [message] = _pull(wire, topic)
     assert time.time() * 1000 >= message["triggerTime"] == sent["triggerTime"]
     wire.post("sendMsg", topic=topic, msg="abc", delayMillis=10, ttlMillis=200, msgId="b")
-    wait_until(lambda: _status(wire, topic, "b") == 5, 5, what="the message to expire")
+    wait_until(lambda: _status(wire, topic, "b") == 5, what="the message to expire")
     assert wire.post("pullMsg", topic=topic).messages == []
     assert wire.post("sendMsg", topic=topic, msg="again", delayMillis=0, msgId="b").message["msg"] == "again"
 
@@ -232,7 +232,7 @@ async def test_beside_python(wire: Wire, topic: str, producer: AsyncProducer, st
     wire.post("sendMsg", topic=topic, msg="hello", delayMillis=0, msgId="c")
     settings = ConsumerSettings(redis_url=stage.url, prefix=stage.prefix)
     async with AsyncConsumer(topic, "http", settings=settings) as consumer:
-        [delivery] = await consumer.read(wait=5)
+        [delivery] = await consumer.read(wait=30)
         assert (delivery.id, delivery.text()) == ("c", "hello")
         assert _status(wire, topic, "c") == 3
         await consumer.ack(delivery)

@@ -35,12 +35,12 @@ async def test_groups_take_up_a_bounded_number_of_connections(
         for group in (settings.group, "a", "b", "a", "c", "d"):
             await gateway.desk(group).polls.pull("orders", 1, 1, by_id=False)
         assert list(gateway._desks) == [settings.group, "a", "c", "d"]
-        await wait_until_async(lambda: connections() - before <= 4, 10, what="the connections of others are closed")
+        await wait_until_async(lambda: connections() - before <= 4, what="the connections of others are closed")
         monkeypatch.setattr(module, "_IDLE_S", 0.0)
         gateway._close_idle()
         assert list(gateway._desks) == [settings.group]
         await asyncio.gather(*gateway._closing)
-        await wait_until_async(lambda: connections() <= before + 1, 10, what="the connections of others are closed")
+        await wait_until_async(lambda: connections() <= before + 1, what="the connections of others are closed")
     finally:
         await gateway.close()
 

@@ -171,7 +171,7 @@ def test_the_consumers_of_each_group_are_exported(stage: Stage, wire: Wire, topi
         # Joins the topic, whose first message is for the gateway's group.
         assert consumer.read(wait=0.1) == []
         wire.post("sendMsg", topic=topic, msg="y", delayMillis=0)
-        consumer.ack(*consumer.read(wait=10))
+        consumer.ack(*consumer.read(wait=30))
         wait_until(lambda: scrape(url).sum("lisa_consumers", **pushed) == 1, 20, what="the sample")
         wait_until(lambda: scrape(url).sum(names[2], state="ready", group="http", topic=topic) == 2, 20)
     seen = scrape(url)

@@ -49,7 +49,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
             async def is_set_back() -> bool:
                 return await gateway.lender.server_time() < before_ms
 
-            await wait_until_async(is_set_back, 10)
+            await wait_until_async(is_set_back)
             yield Served(gateway, http)
     finally:
         server.close()

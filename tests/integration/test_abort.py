@@ -174,7 +174,7 @@ async def test_a_plain_consumer_learns_by_its_ack(
     """Its lease is lost, and its nack and ack are stale."""
     consumer = reading("orders")
     await sender.send("orders", b"x", id="a")
-    [delivery] = await consumer.read(wait=5)
+    [delivery] = await consumer.read(wait=30)
     assert await admin.abort("orders", "a") is AbortOutcome.ABORTED
     assert await consumer.extend(delivery) == [False]
     assert await consumer.nack(delivery) == ["stale"]

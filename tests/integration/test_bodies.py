@@ -124,7 +124,7 @@ async def test_a_consumer_rejects_what_does_not_fit(lisa: Lisa) -> None:
         assert await consumer.read(wait=0.05) == []
         await producer.send("orders", 2, id="worse")
         await producer.send("orders", _ORDER)
-        (delivery,) = await consumer.read(wait=1)
+        (delivery,) = await consumer.read(wait=30)
         assert delivery.value.lines[0].price == Decimal("1.10")
         await consumer.ack(delivery)
     assert sorted(letter.id for letter in lisa.garbage("orders")) == ["bad", "worse"]

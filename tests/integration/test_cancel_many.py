@@ -36,7 +36,7 @@ async def test_all_waiting_messages_are_cancelled(
     orders = reading("orders")
     await orders.read()
     await sender.send("orders", "x", id="retried")
-    await orders.nack(*await orders.read(wait=5), delay=_HOUR_S)
+    await orders.nack(*await orders.read(wait=30), delay=_HOUR_S)
     await sender.send("orders", "x", id="ready")
     await _send(sender)
     await _send(sender, "others")

@@ -103,7 +103,7 @@ async def test_a_consumer_that_came_before_its_topic_goes_by_the_policy(
     assert await consumer.read() == []
     declare(dedup_window_ms=0)
     await sender.send("orders", b"x", id="a")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     await consumer.ack(delivery)
     assert not (await sender.send("orders", b"x", id="a")).duplicate
 

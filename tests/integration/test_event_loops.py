@@ -79,11 +79,11 @@ def test_all_clients(redis_url: str, prefix: str) -> None:
     async def use(id: str) -> None:
         await consumer.read()
         await producer.send("mails", b"x", id=id)
-        [lent] = await lender.read(topics="mails", wait=5)
+        [lent] = await lender.read(topics="mails", wait=30)
         assert await lender.lend((lent, 5)) == [True]
         assert await lender.ack_lent("mails", id) is AckOutcome.ACKED
         await producer.send("mails", b"x")
-        [held] = await consumer.read(wait=5)
+        [held] = await consumer.read(wait=30)
         assert await settler.ack([Held(held, consumer.name)]) == [AckOutcome.ACKED]
         assert [sizes.topic for sizes in await admin.sizes()] == ["mails"]
 

@@ -216,7 +216,7 @@ def test_a_nack_takes_an_exception(producer: Producer, redis_url: str, prefix: s
     with Consumer("orders", "billing", settings=settings) as consumer:
         for id in ("nacked", "rejected"):
             producer.send("orders", "body", id=id)
-        nacked, rejected = consumer.read(wait=5)
+        nacked, rejected = consumer.read(wait=30)
         with pytest.raises(InvalidInput, match="error must be text or an exception; got 7"):
             consumer.nack(nacked, error=other)
         consumer.nack(nacked, error=ValueError("x"))

@@ -95,7 +95,7 @@ async def test_a_consumer_acks_with_what_follows(consumers: Callable[..., Any], 
     """Several deliveries of one call, in their order; with options of a send."""
     consumer = consumers()
     await sender.send_many("orders", [Message(body="x", id=id) for id in "abc"])
-    a, b, c = await consumer.read(3, wait=5)
+    a, b, c = await consumer.read(3, wait=30)
     b.then({"n": 2}, delay=600, ttl=60, max_retries=1, priority=9, headers={"from": "b"}, key="k")
     c.then("other", id="d")
     assert (a.follow_up, b.follow_up.body) == (None, {"n": 2})
@@ -107,7 +107,7 @@ async def test_a_consumer_acks_with_what_follows(consumers: Callable[..., Any], 
     assert record is not None
     assert (record.body, record.due_ms - record.sent_ms, record.ttl_ms) == (b'{"n":2}', 600_000, 60_000)
     assert (record.max_retries, record.priority, record.headers["from"], record.key) == (1, 9, "b", "k")
-    (d,) = await consumer.read(3, wait=5)
+    (d,) = await consumer.read(3, wait=30)
     assert (d.id, d.body, d.attempt) == ("d", b"other", 1)
     assert await consumer.ack(b) == [AckOutcome.STALE]
 
@@ -167,7 +167,7 @@ async def test_what_another_group_owes_fails_visibly(
         [copy] = [copy for copy in found.copies if copy.group == "billing"]
         assert copy.failure is not None
         assert "another group still owes" in copy.failure.error
-        await other.ack(*await other.read(wait=5))
+        await other.ack(*await other.read(wait=30))
 
         async def is_followed() -> bool:
             found = await sender.find("orders", "a")
@@ -185,7 +185,7 @@ async def test_other_groups_keep_a_message_whose_promotion_was_lost(
     for consumer in (billing, audit):
         await consumer.read()
     await sender.send("orders", "first", id="a")
-    (delivery,) = await billing.read(wait=5)
+    (delivery,) = await billing.read(wait=30)
     of = ShardKeys(prefix, "orders").of
     client.xack(of("ready"), "billing", delivery.entry.entry)
     client.xdel(of("ready"), delivery.entry.entry)
@@ -203,7 +203,7 @@ async def test_a_cancel_of_what_is_handled_ends_the_loop(consumers: Callable[...
     """The caller is told."""
     consumer = consumers()
     await sender.send("orders", "x", id="loop")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     delivery.then("next")
     assert await sender.cancel("orders", "loop") == "delivered"
     assert await consumer.ack(delivery) == [AckOutcome.CANCELLED]
@@ -233,13 +233,13 @@ async def test_a_loop_outlives_a_reshard(
     """It goes on in its former shard; its id stays taken, and can be cancelled."""
     consumer = consumers()
     await sender.send("orders", "x", id="loop")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     assert commands.manager("topic", "reshard", "orders", "--shards", "3").code == 0
     delivery.then("next", delay=600)
     assert await consumer.ack(delivery) == [AckOutcome.ACKED]
     assert (await sender.send("orders", "y", id="loop")).outcome is SendOutcome.DUPLICATE
     assert (await sender.send("orders", "z", id="loop", delay=0, if_exists="replace")).outcome is SendOutcome.REPLACED
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     assert delivery.body == b"z"
     delivery.then("next", delay=600)
     assert await consumer.ack(delivery) == [AckOutcome.ACKED]
@@ -293,7 +293,7 @@ async def test_bad_input_is_refused_when_it_is_given(
     declare("orders", max_body_bytes=100)
     await sender.send("orders", "x", id="a")
     consumer = reading("orders")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     with pytest.raises(InvalidInput, match=text):
         delivery.then(**({"body": "y"} | options))
     assert delivery.follow_up is None
@@ -304,13 +304,13 @@ async def test_one_message_follows(reading: Callable[..., Any], sender: AsyncPro
     """A second call replaces the first, as where a handler tries again; a second id is refused."""
     await sender.send("orders", "x", id="a")
     consumer = reading("orders")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     delivery.then("first")
     delivery.then("second")
     with pytest.raises(InvalidInput, match="one message follows"):
         delivery.then("third", id="b")
     await consumer.ack(delivery)
-    (following,) = await consumer.read(wait=5)
+    (following,) = await consumer.read(wait=30)
     assert following.body == b"second"
 
 
@@ -327,7 +327,7 @@ async def test_after_the_ack_it_is_too_late(reading: Callable[..., Any], sender:
     """As in a task that outlives its handler: nothing would be sent, so `then` says so."""
     await sender.send("orders", "x", id="a")
     consumer = reading("orders")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     assert await consumer.ack(delivery) == [AckOutcome.ACKED]
     with pytest.raises(InvalidInput, match="then must be called before the delivery is acked; got a call after"):
         delivery.then("next")
@@ -337,7 +337,7 @@ async def test_a_copy_in_another_process_refuses(reading: Callable[..., Any], se
     """Nothing there acks it, so what follows would be lost in silence."""
     await sender.send("orders", "x", id="a")
     consumer = reading("orders")
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     delivery.then("next", delay=600)
     copied = pickle.loads(pickle.dumps(delivery))  # noqa: S301 - our own data
     assert (copied.id, copied.body) == ("a", b"x")

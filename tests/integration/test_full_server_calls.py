@@ -91,7 +91,7 @@ def test_messages_are_cancelled_and_purged(
         consumer.read(wait=0)
         for id in ("dead", "retried", "ready"):
             producer.send("orders", b"x", id=id)
-        taken = {delivery.id: delivery for delivery in consumer.read(2, wait=5)}
+        taken = {delivery.id: delivery for delivery in consumer.read(2, wait=30)}
         consumer.reject(taken["dead"])
         consumer.nack(taken["retried"], delay=3600)
     _send(producer, "orders", "waiting", "many-1", "many-2")

@@ -124,7 +124,7 @@ async def test_a_list_says_whether_there_is_more(
             await sender.send_many("orders", [Message(body="x") for _ in range(count)])
             left = count
             while left:
-                deliveries = await consumer.read(limit=500, wait=5)
+                deliveries = await consumer.read(limit=500, wait=30)
                 await consumer.reject(*deliveries, error=error)
                 left -= len(deliveries)
     for limit, more in ((2, True), (3, False), (4, False)):
@@ -144,7 +144,7 @@ async def test_all_shards_are_read_by_time(
     async with AsyncConsumer(["orders"], "billing", settings=settings) as consumer:
         for number in range(40):
             await sender.send("orders", b"x", id=f"m{number}")
-            [delivery] = await consumer.read(wait=5)
+            [delivery] = await consumer.read(wait=30)
             await consumer.reject(delivery, error=f"error {number // 20}")
     ids = [letter.id for letter in (await admin.garbage("orders", limit=10)).letters]
     assert ids == [letter.id for letter in (await admin.garbage("orders", limit=1_000)).letters][:10]
@@ -208,7 +208,7 @@ async def test_failures_name_the_release_of_their_handler(
         await worker.serve(burst=True)
     consumer = AsyncConsumer(["orders"], "billing", settings=settings)
     await sender.send("orders", b"x", id="plain")
-    [delivery] = await consumer.read(wait=5)
+    [delivery] = await consumer.read(wait=30)
     await consumer.reject(delivery, error="by hand")
     await consumer.close()
     found = await admin.summarize_garbage("orders")

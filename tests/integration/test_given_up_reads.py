@@ -51,12 +51,12 @@ async def test_a_cancelled_read(own_server: Callable[..., Server], make: Reader,
             await consumer.read(topics="mails")
             if not is_first:
                 producer.send("mails", '"x"', id="before")
-                assert _ids(await consumer.read(topics="mails", wait=5)) == [("before", 1)]
+                assert _ids(await consumer.read(topics="mails", wait=30)) == [("before", 1)]
             held = _count_held(client)
             reading = asyncio.create_task(consumer.read(topics="mails", wait=10))
             await _cancel_at_reply(reading, proxy, lambda: _count_held(client) > held, producer)
             assert _count_held(client) == held
-            assert _ids(await consumer.read(topics="mails", wait=5)) == [("a", 1)]
+            assert _ids(await consumer.read(topics="mails", wait=30)) == [("a", 1)]
 
 
 async def _cancel_at_reply(
@@ -64,11 +64,12 @@ async def _cancel_at_reply(
 ) -> None:
     """Sends a message, and cancels the read that takes it while the reply is on its way."""
     await wait_until_async(lambda: proxy.is_waiting)
-    proxy.delay_s = 0.5
+    gate = proxy.hold = asyncio.Event()
     await asyncio.to_thread(producer.send, "mails", '"x"', id="a")
     await wait_until_async(is_taken)
-    proxy.delay_s = 0
+    proxy.hold = None
     reading.cancel()
+    gate.set()
     with pytest.raises(asyncio.CancelledError):
         await reading
 
@@ -80,14 +81,14 @@ async def test_a_former_life_keeps_its_deliveries(own_server: Callable[..., Serv
         with Consumer("mails", "billing", url=server.url, name="c1") as former:
             former.read()
             producer.send("mails", b"x", id="begun")
-            assert _ids(former.read(wait=5)) == [("begun", 1)]
+            assert _ids(former.read(wait=30)) == [("begun", 1)]
         async with (
             Proxy(server.port) as proxy,
             AsyncConsumer("mails", "billing", url=proxy.url, name="c1") as consumer,
         ):
             reading = asyncio.create_task(consumer.read(wait=10))
             await _cancel_at_reply(reading, proxy, lambda: _count_held(client) == 2, producer)
-            assert _ids(await consumer.read(wait=5)) == [("a", 1)]
+            assert _ids(await consumer.read(wait=30)) == [("a", 1)]
         [begun] = client.xpending_range(KEYS.of("ready"), "billing", "-", "+", 1)
         assert begun["times_delivered"] == 1
 
@@ -114,7 +115,7 @@ async def test_what_a_server_that_lost_a_read_gives_again_is_not_given_back(own_
         ):
             await consumer.read()
             producer.send("mails", b"x", id="before")
-            [before] = await consumer.read(wait=5)
+            [before] = await consumer.read(wait=30)
             producer.send("mails", b"x", id="a")
             proxy.refused = {"HMGET", "EVALSHA"}
             with pytest.raises(Refused):
@@ -170,4 +171,4 @@ def test_an_interrupted_read(own_server: Callable[..., Server], monkeypatch: pyt
                 consumer.read(wait=5)
             if ends:
                 consumer.close()
-            assert _ids((other if ends else consumer).read(wait=5)) == [("a", 1)]
+            assert _ids((other if ends else consumer).read(wait=30)) == [("a", 1)]

@@ -210,7 +210,7 @@ async def test_a_plain_consumer_keeps_them_too(redis_url: str, prefix: str, send
     await sender.send("orders", b"x", id="a")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConsumer("orders", "billing", settings=settings) as consumer:
-        [delivery] = await consumer.read(wait=10)
+        [delivery] = await consumer.read(wait=30)
         try:
             _pay(SECRET)
         except ConnectionError as error:

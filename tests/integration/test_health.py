@@ -98,7 +98,7 @@ def test_a_service_manager_is_told(programs: Programs, declare: Declare, options
             wait_until(lambda: listener.heard().count("WATCHDOG=1") > 3, 20, what="a beating heart")
             wait_until(lambda: "READY=1" in listener.heard(), 20, what="readiness")
             worker.stop()
-            wait_until(lambda: "STOPPING=1" in listener.heard(), 10, what="the end")
+            wait_until(lambda: "STOPPING=1" in listener.heard(), what="the end")
             assert listener.heard().count("READY=1") == 1
         finally:
             path.unlink()

@@ -346,8 +346,8 @@ async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa, client: redi
         tasks.create_task(worker.serve())
         await asyncio.to_thread(lisa.send, "signal", 1)
         await gathered.wait()
-        await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, 10, what="all are read")
-        await wait_until_async(lambda: reads_wait(client), 10, what="the next read, so the worker has the answer")
+        await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, what="all are read")
+        await wait_until_async(lambda: reads_wait(client), what="the next read, so the worker has the answer")
         worker.stop()
     # What had been read and not yet begun may have come later.
     assert (sum(batches), len(batches) <= 2) == (3, True)
@@ -373,7 +373,7 @@ async def test_a_batch_that_gathers_behind_another_is_handled_as_the_worker_stop
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.serve())
         await begun.wait()
-        await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, 10, what="all are read")
+        await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 3, what="all are read")
         await asyncio.to_thread(lisa.send, "signal", 1)
         await later.wait()  # a later read has been answered
         worker.stop()
@@ -393,8 +393,8 @@ async def test_a_batch_that_gathers_is_given_back_as_its_worker_is_cancelled(lis
     lisa.attach(worker)
     await asyncio.to_thread(lisa.send, "orders", 1, id="a")
     serving = asyncio.create_task(worker.serve())
-    await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 1, 10, what="it is read")
-    await wait_until_async(lambda: reads_wait(client), 10, what="the next read, so the worker has the answer")
+    await wait_until_async(lambda: lisa.admin.sizes("orders")[0].delivered == 1, what="it is read")
+    await wait_until_async(lambda: reads_wait(client), what="the next read, so the worker has the answer")
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving

@@ -44,7 +44,7 @@ async def test_a_debounced_message_is_the_last_that_was_sent(producer: Any, cons
     assert [result.outcome for result in results] == [SENT, REPLACED, REPLACED, REPLACED, REPLACED]
     assert all(result.due_ms and not result.duplicate for result in results)
     consumer = consumers()
-    (delivery,) = await consumer.read(10, wait=5)
+    (delivery,) = await consumer.read(10, wait=30)
     assert (delivery.id, delivery.json()) == ("sync", 4)
     late = await producer.send("orders", 5, id="sync", if_exists="replace")
     assert (late.outcome, late.due_ms) == (DUPLICATE, None)
@@ -140,11 +140,11 @@ async def test_a_retry_is_replaced(producer: Any, consumers: Callable[..., Any])
     """It begins anew; the former delivery's ack is stale."""
     consumer = consumers()
     await producer.send("orders", "old", id="a")
-    (former,) = await consumer.read(wait=5)
+    (former,) = await consumer.read(wait=30)
     await consumer.nack(former, delay=600)
     assert (await producer.send("orders", "new", id="a", if_exists="replace")).outcome is REPLACED
     assert await consumer.ack(former) == ["stale"]
-    (delivery,) = await consumer.read(wait=5)
+    (delivery,) = await consumer.read(wait=30)
     assert (delivery.body, delivery.attempt) == (b"new", 1)
 
 
@@ -209,7 +209,7 @@ async def test_a_repeat_knows_its_own_message_wherever_that_is(own_server: Calla
         consumer.read()
 
         def fail() -> None:
-            [delivery] = consumer.read(wait=5)
+            [delivery] = consumer.read(wait=30)
             consumer.nack(delivery, delay=60)
 
         for number in range(5):

@@ -65,7 +65,7 @@ async def test_what_cannot_run_holds_nothing_back(
         await wait_until_async(lambda: client.xpending(*group)["pending"] == 2)
         for number in range(5):
             await sender.send("other", b"x", id=f"{number}")
-            await wait_until_async(lambda: len(others) == number + 1, 5)  # noqa: B023 - waited for at once
+            await wait_until_async(lambda: len(others) == number + 1)  # noqa: B023 - waited for at once
         gate.set()
         await wait_until_async(lambda: begun.ids == ["first", "alone"])
 

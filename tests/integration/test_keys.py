@@ -124,13 +124,13 @@ async def test_a_busy_key_does_not_hold_up_others(
         for n in range(5):
             await sender.send("orders", b"x", id=f"a{n}", key="a")
         await sender.send("orders", b"x", id="b", key="b")
-        await wait_until_async(lambda: done == ["b"], 5, what="the other key")
+        await wait_until_async(lambda: done == ["b"], what="the other key")
         [status] = admin.status("orders")
         assert (status.waiting, status.parked, status.late_ms) == (4, 4, 0)
         assert status.limits == "1 in flight per key"
         assert admin.check("orders").is_clean
         hold.set()
-        await wait_until_async(lambda: len(done) == 6, 5, what="all messages")
+        await wait_until_async(lambda: len(done) == 6, what="all messages")
     assert done == ["b", *(f"a{n}" for n in range(5))]
 
 
@@ -142,14 +142,14 @@ async def test_cancel_of_a_holder_wakes(admin: Admin, redis_url: str, prefix: st
         with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
             for id in "abc":
                 producer.send("orders", b"x", id=id, key="k")
-            await wait_until_async(lambda: admin.sizes("orders")[0].ready == 1, 5, what="a")
+            await wait_until_async(lambda: admin.sizes("orders")[0].ready == 1, what="a")
             producer.cancel("orders", "a")
-            await wait_until_async(lambda: producer.find("orders", "b").state == "ready", 5, what="b")
+            await wait_until_async(lambda: producer.find("orders", "b").state == "ready", what="b")
             with Consumer("orders", "g", settings=settings) as consumer:
-                [b] = await asyncio.to_thread(lambda: list(consumer.read(limit=5, wait=5)))
+                [b] = await asyncio.to_thread(lambda: list(consumer.read(limit=5, wait=30)))
                 assert (b.id, b.key) == ("b", "k")
                 consumer.reject(b)
-                await wait_until_async(lambda: producer.find("orders", "c").state == "ready", 5, what="c")
+                await wait_until_async(lambda: producer.find("orders", "c").state == "ready", what="c")
 
 
 async def test_a_limit_that_goes(admin: Admin, sender: AsyncProducer, redis_url: str, prefix: str) -> None:
@@ -164,9 +164,9 @@ async def test_a_limit_that_goes(admin: Admin, sender: AsyncProducer, redis_url:
 
     async with managed(redis_url, prefix, discover_s=0.2), working(worker):
         await sender.send_many("orders", [Message(body=b"x", id=f"a{n}", key="a") for n in range(5)])
-        await wait_until_async(lambda: done == ["a0"], 5, what="the first")
+        await wait_until_async(lambda: done == ["a0"], what="the first")
         admin.set_policy("orders", max_in_flight_per_key=DEFAULT)
-        await wait_until_async(lambda: len(done) == 5, 10, what="the others")
+        await wait_until_async(lambda: len(done) == 5, what="the others")
         hold.set()
 
 

@@ -85,10 +85,10 @@ async def test_who_holds_nothing_does_not_tell_of_renewals(
         server.kill()
         with caplog.at_level(logging.DEBUG):
             renewing = asyncio.create_task(leases.run(["mails"]))  # whose policy it does not know
-            await wait_until_async(lambda: "cannot renew leases" in caplog.text, 10)
+            await wait_until_async(lambda: "cannot renew leases" in caplog.text)
             assert not warned()
             leases.hold(hold([delivery]))
-            await wait_until_async(warned, 10)
+            await wait_until_async(warned)
             await cancel_all(renewing)
 
 

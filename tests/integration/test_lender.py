@@ -29,7 +29,7 @@ async def lenders(redis_url: str, prefix: str) -> AsyncIterator[list[AsyncLender
 
 
 async def _lend(lender: AsyncLender, lease: float = 60) -> None:
-    deliveries = await lender.read(10, wait=5, topics="orders")
+    deliveries = await lender.read(10, wait=30, topics="orders")
     assert await lender.lend(*[(delivery, lease) for delivery in deliveries]) == [True] * len(deliveries)
 
 
@@ -80,7 +80,7 @@ async def test_a_read_is_bounded_by_bytes(sender: AsyncProducer, redis_url: str,
                 await sender.send("orders", b"x" * size, id=f"{name}{n}")
             seen: list[str] = []
             while len(seen) < 20:
-                deliveries = await lender.read(1_000, wait=5, topics="orders")
+                deliveries = await lender.read(1_000, wait=30, topics="orders")
                 assert deliveries
                 assert sum(len(delivery.body) for delivery in deliveries) <= 2_100_000
                 assert {delivery.attempt for delivery in deliveries} == {1}
@@ -175,13 +175,13 @@ async def test_what_a_full_server_does_not_lend_is_given_back(own_server: Callab
         AsyncLender("http", settings=settings) as lender,
     ):
         await sender.send("orders", "x")
-        [delivery] = await lender.read(1, wait=5, topics="orders")
+        [delivery] = await lender.read(1, wait=30, topics="orders")
         with server.client() as client:
             client.config_set("maxmemory", 1)
             with pytest.raises(Refused):
                 await lender.lend((delivery, 3_600))
             client.config_set("maxmemory", 0)
-        [again] = await lender.read(1, wait=5, topics="orders")
+        [again] = await lender.read(1, wait=30, topics="orders")
         assert (again.id, again.attempt) == (delivery.id, 1)
 
 

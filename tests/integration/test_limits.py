@@ -79,7 +79,7 @@ async def test_a_pause_and_its_end(
         assert (status.waiting, status.late_ms, status.paused, status.limits) == (2_001, 0, True, "paused")
         assert handled == []
         admin.set_policy("orders", paused=False)
-        await wait_until_async(lambda: len(handled) == 2_001, 10, what="all messages")
+        await wait_until_async(lambda: len(handled) == 2_001, what="all messages")
     assert {delivery.attempt for delivery in handled} == {1}
 
 
@@ -99,8 +99,8 @@ async def test_rate_limited(admin: Admin, sender: AsyncProducer, redis_url: str,
         for id in ("a", "b", "c"):
             await sender.send("orders", b"x", id=id)
         # The second message may have been ready beside the first, and begins at once.
-        await wait_until_async(lambda: admin.status("orders")[0].shut_ms > 0, 5, what="a shut door")
-        await wait_until_async(lambda: len(begun) >= 4, 5, what="all handlers")
+        await wait_until_async(lambda: admin.status("orders")[0].shut_ms > 0, what="a shut door")
+        await wait_until_async(lambda: len(begun) >= 4, what="all handlers")
     assert {attempt for _, attempt, _ in begun} == {1}
     assert [id for id, _, _ in begun].count(begun[0][0]) == 2
     again = [moment for id, _, moment in begun[1:] if id == begun[0][0]]
@@ -223,15 +223,15 @@ async def test_rate_limited_here_stops_one_worker(
     reading = AsyncConsumer("orders", "billing", settings=settings)
     async with managed(redis_url, prefix), working(worker), reading as other:
         await sender.send("orders", b"x", id="first")
-        await wait_until_async(lambda: limited, 10, what="a limited handler")
-        await wait_until_async(lambda: reads_wait(client), 10, what="the next read")
+        await wait_until_async(lambda: limited, what="a limited handler")
+        await wait_until_async(lambda: reads_wait(client), what="the next read")
         gate.set()
         since = time.monotonic()
         await wait_until_async(lambda: admin.sizes("orders")[0].ready == 1, what="the message is given back")
         assert admin.status("orders")[0].shut_ms == 0
         await sender.send("parcels", b"x")
-        await wait_until_async(lambda: parcels, 10, what="another topic")
-        [delivery] = await other.read(wait=1)
+        await wait_until_async(lambda: parcels, what="another topic")
+        [delivery] = await other.read(wait=30)
         assert delivery.attempt == 1
         await other.ack(delivery)
         assert len(limited) == 1
@@ -258,14 +258,14 @@ async def test_pause_of_one_worker(admin: Admin, sender: AsyncProducer, redis_ur
     async with managed(redis_url, prefix), working(paused):
         for number in range(20):
             await sender.send("orders", b"x", id=f"{number}")
-        await wait_until_async(lambda: len(begun) == 2, 5, what="two handlers")
+        await wait_until_async(lambda: len(begun) == 2, what="two handlers")
         # From another thread, as a signal handler or a web server would.
         thread = threading.Thread(target=paused.pause)
         thread.start()
         thread.join()
         assert paused.is_paused
         async with working(other):
-            await wait_until_async(lambda: len(handled) == 18, 5, what="what the other worker handles")
+            await wait_until_async(lambda: len(handled) == 18, what="what the other worker handles")
         assert {delivery.attempt for delivery in handled} == {1}
         gate.set()
         await wait_until_async(lambda: admin.sizes("orders")[0].stored == 0, 20, what="an empty topic")
@@ -273,7 +273,7 @@ async def test_pause_of_one_worker(admin: Admin, sender: AsyncProducer, redis_ur
         await _others_go_on(sender, redis_url, prefix)
         assert begun.ids.count("later") == 0
         paused.resume()
-        await wait_until_async(lambda: "later" in begun.ids, 5, what="the message after the pause")
+        await wait_until_async(lambda: "later" in begun.ids, what="the message after the pause")
     assert not paused.is_paused
 
 
@@ -296,7 +296,7 @@ async def test_a_handler_that_pauses_its_worker_is_one_of_the_last(
 
     await sender.send_many("orders", [Message(body=b"x") for _ in range(600)])
     async with working(worker):
-        await wait_until_async(lambda: worker.is_paused, 5)
+        await wait_until_async(lambda: worker.is_paused)
         await wait_until_async(
             lambda: client.xpending(ready, "billing")["pending"] == 0, 5, what="that the rest is given back"
         )
@@ -440,9 +440,9 @@ async def test_an_interrupted_change(
     assert client.hget(door, "limits")
     client.delete(door)
     async with managed(redis_url, prefix):
-        await wait_until_async(lambda: bool(client.hget(door, "limits")), 5, what="the door")
+        await wait_until_async(lambda: bool(client.hget(door, "limits")), what="the door")
         client.hset(topics_key(prefix), "orders", "{}")
-        await wait_until_async(lambda: not client.exists(door), 5, what="no door")
+        await wait_until_async(lambda: not client.exists(door), what="no door")
     assert admin.check("orders").findings == ()
 
 

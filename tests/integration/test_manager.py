@@ -96,7 +96,7 @@ async def test_a_retry_wakes_a_sleeping_manager(
     """A nacked message is promoted when its retry is due."""
     async with managed(redis_url, prefix, **NEVER):
         await sender.send("orders", b"x")
-        [first] = await consumer.read(wait=10)
+        [first] = await consumer.read(wait=30)
         await consumer.nack(first, delay=0.2)
         [second] = await _collect(consumer, 1)
     assert second.attempt == 2
@@ -193,7 +193,7 @@ async def test_a_changed_policy_is_taken_over(
         await wait_until_async(lambda: "orders" in manager._table.shards)
         shard = manager._table.shards["orders"]
         await sender.send_many("orders", [Message(body=b"x", id="kept"), Message(body=b"x", id="extended")])
-        [kept, extended] = await consumer.read(wait=10)
+        [kept, extended] = await consumer.read(wait=30)
         await wait_until_async(lambda: shard.pending.get("billing"))
         declare(visibility_ms=100, backoff="fixed", backoff_base_ms=1)
         await wait_until_async(lambda: shard.policy.visibility_ms == 100)
@@ -387,9 +387,9 @@ async def test_a_full_server_still_drains(own_server: OwnServer, prefix: str) ->
         await producer.send("orders", b"x", delay=0.3)
         with server.client() as client:
             client.config_set("maxmemory", "1mb")
-            [first] = await consumer.read(wait=10)
+            [first] = await consumer.read(wait=30)
             await consumer.nack(first, delay=0.1)
-            [second] = await consumer.read(wait=10)
+            [second] = await consumer.read(wait=30)
             assert await consumer.ack(second) == [AckOutcome.ACKED]
             assert second.attempt == 2
 

@@ -163,11 +163,11 @@ async def test_nobody_is_patient_for_longer_than_promised(
     server.stop()
     began = time.monotonic()
     errors = await asyncio.gather(
-        *(producer.send("orders", b"x", id=f"m{n}", delay=60) for n in range(50)), return_exceptions=True
+        *(producer.send("orders", b"x", id=f"m{n}", delay=60) for n in range(100)), return_exceptions=True
     )
     assert {type(error) for error in errors} <= {Unreachable, OutcomeUnknown}
-    assert len({id(error) for error in errors}) == 50
-    assert time.monotonic() - began < patience_s + 9  # 25 batches with a patience each would take 12.5 s
+    assert len({id(error) for error in errors}) == 100
+    assert time.monotonic() - began < 20  # 50 batches with a patience each would take 25 s
 
 
 async def test_queued_messages_are_sent_when_the_server_is_back(
@@ -217,17 +217,17 @@ async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
 
 async def test_closing_leaves_nobody_waiting(producers: Producers, server: Server) -> None:
     """Queued calls end with Closed; calls under way end either way."""
-    producer = producers(server.url, timeout_s=1)
+    producer = producers(server.url)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
         first = await _first(producer, server)
         others = [asyncio.ensure_future(producer.send("orders", b"x", id=f"m{n}", delay=60)) for n in range(5)]
         await _queued(producer, 5)
         await producer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             errors = await asyncio.gather(*others, return_exceptions=True)
     assert {type(error) for error in errors} == {Closed}
-    await asyncio.wait([first], timeout=10)
+    await asyncio.wait([first], timeout=60)
     assert first.done()
     first.exception()
 
@@ -307,7 +307,7 @@ def test_an_interrupted_thread_leaves_nobody_waiting(threads: Producer, server: 
         victim.interrupt()
     senders = [first, *others]
     for sender in senders:
-        sender.join(10)
+        sender.join(60)
         assert not sender.is_alive()
     assert {sender.ended for sender in senders if sender is not victim} == {SendOutcome.SENT}
     assert not _queues(threads)
@@ -323,10 +323,10 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(threads: Producer,
             target=lambda: threads.send("orders", b"x", id="child", delay=60)
         )
         child.start()
-    child.join(10)
+    child.join(60)
     assert child.exitcode == 0
     for sender in senders:
-        sender.join(10)
+        sender.join(60)
     assert [sender.ended for sender in senders] == [SendOutcome.SENT] * 3
 
 

@@ -47,7 +47,7 @@ async def test_an_absent_server_is_reported_after_the_producers_patience(
     began = time.monotonic()
     with pytest.raises(Unreachable, match=str(server.port)):
         await producer.send("orders", b"x")
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 20  # it tries for 30 s by default
 
 
 async def test_many_messages_stop_at_an_absent_server(producers: Producers, own_server: OwnServer) -> None:
@@ -233,7 +233,7 @@ async def test_a_cancel_whose_reply_is_lost_does_not_pass_for_one_that_came_too_
             await consumer.read()
         await direct.send("orders", b"x", id="one")
         assert await producer.cancel("orders", "none") is CancelOutcome.UNKNOWN  # the server has the script
-        await audit.ack(*await audit.read(wait=5))
+        await audit.ack(*await audit.read(wait=30))
         cancelling = await _cut_off(proxy, producer.cancel("orders", "one"))
         proxy.lead_to(server.port)
         with pytest.raises(OutcomeUnknown):
@@ -313,7 +313,8 @@ async def test_a_close_after_a_lost_reply_does_not_hide_it(
     """The send may have been stored; the try that met the closed client is only the last one."""
     server = own_server()
     producer = producers(server.url, timeout_s=0.3, patience_s=60)
-    await producer.send("orders", b"x", delay=900)
+    await producer.send("orders", b"x", id="first", delay=900)
+    caplog.clear()  # the first reply may be late, too
     server.freeze()
     sending = asyncio.ensure_future(producer.send("orders", b"x", id="a", delay=900))
     await wait_until_async(lambda: "trying again" in caplog.text)
@@ -360,7 +361,7 @@ async def test_a_send_can_be_confirmed_by_replicas(producers: Producers, own_ser
     server = own_server(repl_diskless_sync_delay="0")
     own_server(replicaof=f"127.0.0.1 {server.port}")
     await wait_until_async(lambda: _replicas(server) == 1)
-    producer = producers(server.url, confirm=Confirm(replicas=1, timeout=5))
+    producer = producers(server.url, confirm=Confirm(replicas=1, timeout=60))
     assert (await producer.send("orders", b"x", id="a")).outcome is SendOutcome.SENT
     with pytest.raises(NotConfirmed, match=r"wanted 2 replicas, got 1 replicas") as caught:
         await producer.send("orders", b"x", id="b", confirm=Confirm(replicas=2, timeout=0.1))
@@ -373,7 +374,7 @@ async def test_a_duplicate_is_confirmed_as_what_it_repeats(producers: Producers,
     server = own_server(repl_diskless_sync_delay="0")
     replica = own_server(replicaof=f"127.0.0.1 {server.port}")
     await wait_until_async(lambda: _replicas(server) == 1)
-    first, second = producers(server.url), producers(server.url, confirm=Confirm(replicas=1, timeout=5))
+    first, second = producers(server.url), producers(server.url, confirm=Confirm(replicas=1, timeout=60))
     await second.send("orders", b"x", id="before", delay=60)
     replica.freeze()
     await first.send("orders", b"x", id="mine", delay=60)
@@ -398,7 +399,7 @@ async def test_many_messages_are_confirmed_by_the_batch(producers: Producers, ow
 async def test_a_send_can_be_confirmed_by_disks(producers: Producers, own_server: OwnServer) -> None:
     """With `fsync` this server's disk has it, too; a server without AOF or WAITAOF confirms nothing."""
     server, volatile = own_server(appendonly="yes", appendfsync="always"), own_server()
-    confirm = Confirm(fsync=True, timeout=5)
+    confirm = Confirm(fsync=True, timeout=60)
     with server.client() as client:
         version = tuple(int(part) for part in client.info("server")["redis_version"].split(".")[:2])
     if version >= (7, 2):

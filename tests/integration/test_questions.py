@@ -38,7 +38,7 @@ async def _bury(sender: AsyncProducer, consumer: Any, *ids: str) -> None:
         await sender.send("orders", "x", id=id)
     left = len(ids)
     while left:
-        deliveries = await consumer.read(wait=5)
+        deliveries = await consumer.read(wait=30)
         await consumer.reject(*deliveries, error="e")
         left -= len(deliveries)
 

@@ -142,7 +142,7 @@ async def test_deliveries_of_a_quiet_topic_are_found(
                 await producer.send("orders", b"x")
                 consuming = ConsumerSettings(redis_url=server.url, prefix=prefix)
                 async with AsyncConsumer("orders", "billing", settings=consuming) as consumer:
-                    assert len(await consumer.read(wait=5)) == 1
+                    assert len(await consumer.read(wait=30)) == 1
                     again = await consumer.read(wait=10)
                     assert [delivery.attempt for delivery in again] == [2]
 
@@ -158,13 +158,13 @@ async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) ->
         for topic in ("orders", "invoices"):
             await producer.send(topic, b"x", delay=3_600)
         await producer.send("orders", b"x", id="a")
-        [delivery] = await consumer.read(wait=5)
+        [delivery] = await consumer.read(wait=30)
         async with managed(redis_url, prefix, quiet_poll_s=0.3) as manager:
             await wait_until_async(lambda: [shard.calm for shard in manager._table.shards.values()] == [True] * 2)
             with plain_client(redis_url) as client:
                 client.xack(keys.of("ready"), "billing", delivery.entry.entry)
                 client.zadd(keys.of("retry"), {"billing/a": delivery.due_ms})
-            assert [delivery.attempt for delivery in await consumer.read(wait=5)] == [2]
+            assert [delivery.attempt for delivery in await consumer.read(wait=30)] == [2]
 
 
 @pytest.mark.parametrize("calm", [False, True])

@@ -42,7 +42,7 @@ async def test_short_leases_are_reclaimed_in_time(
         await wait_until_async(lambda: "orders" in manager._table.shards)
         given = ConsumerSettings(redis_url=redis_url, prefix=prefix)
         async with AsyncConsumer("orders", "billing", settings=given) as consumer:
-            [delivery] = await consumer.read(wait=10, visibility=lease_s)
+            [delivery] = await consumer.read(wait=30, visibility=lease_s)
         began = await server_ms(manager._connection)
         await wait_until_async(lambda: manager._reclaimer.reclaimed)
         taken_ms = await server_ms(manager._connection) - began

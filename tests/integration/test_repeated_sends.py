@@ -81,7 +81,7 @@ async def test_a_repeat_does_not_undo_a_purge(own_server: Callable[..., Server])
 
         def purge() -> None:
             time.sleep(_WAY_S)
-            consumer.reject(*consumer.read(wait=5))
+            consumer.reject(*consumer.read(wait=30))
             assert admin.purge_all("orders").done == 1
 
         async with Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
@@ -148,7 +148,7 @@ async def test_a_repeat_does_not_double_what_was_rescheduled_and_handled(
             time.sleep(_WAY_S)
             [message] = admin.messages("orders", State.WAITING).messages
             admin.reschedule("orders", [message.id])
-            consumer.ack(*consumer.read(wait=10))
+            consumer.ack(*consumer.read(wait=30))
 
         async with managed(server.url, "lisa"), Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:
             proxy.at_loss = lambda: asyncio.to_thread(handle)
@@ -168,7 +168,7 @@ async def test_a_repeat_does_not_double_what_was_aged_out(own_server: Callable[.
 
         async def reject() -> None:
             await asyncio.sleep(_WAY_S)
-            await asyncio.to_thread(lambda: consumer.reject(*consumer.read(wait=5)))
+            await asyncio.to_thread(lambda: consumer.reject(*consumer.read(wait=30)))
             await wait_until_async(lambda: admin.find("orders", "lost-1") is None)
 
         async with managed(server.url, "lisa"), Proxy(server.port) as proxy, AsyncProducer(proxy.url) as producer:

@@ -218,7 +218,7 @@ async def test_a_change_without_a_wake_is_seen_at_the_next_turn(redis_url: str, 
 
         await asyncio.to_thread(admin.create_topic, "orders")
         await declare_it()
-        await wait_until_async(is_sent_ahead, 5, what="the first tick ahead")
+        await wait_until_async(is_sent_ahead, what="the first tick ahead")
         await declare_it(body=b"other")
         assert not (await asyncio.to_thread(admin.schedule, "orders", "s")).is_sent_ahead
         assert await is_sent_ahead()
@@ -330,7 +330,7 @@ async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str,
         AsyncConsumer("orders", "g", settings=settings) as consumer,
         AsyncConnection.of(ManagerSettings(redis_url=redis_url), name="operator") as connection,
     ):
-        [held] = await consumer.read(limit=1, wait=10)
+        [held] = await consumer.read(limit=1, wait=30)
         await skips(2)
         sent = (await asyncio.to_thread(admin.schedule, "orders", "s")).sent
         await asyncio.to_thread(admin.reshard, "orders", 3)

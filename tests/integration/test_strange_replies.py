@@ -55,8 +55,8 @@ STRANGE = (
 def connect(request: pytest.FixtureRequest) -> Callable[[str], Any]:
     """Opens a connection of either kind."""
     if request.param == "asyncio":
-        return lambda url: AsyncConnection(url, timeout_s=1)
-    return lambda url: InThread(Connection(url, timeout_s=1))
+        return AsyncConnection
+    return lambda url: InThread(Connection(url))
 
 
 @pytest.mark.parametrize("reply", STRANGE)

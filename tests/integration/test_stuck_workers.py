@@ -1,4 +1,7 @@
-"""Workers whose handlers do not end: they say so, and what they hold and have not begun goes to others."""
+"""Workers whose handlers do not end: they say so, and what they hold and have not begun goes to others.
+
+No manager runs: one would rightly take back what a worker holds when the machine lets that stall for a lease.
+"""
 
 import asyncio
 import logging
@@ -6,13 +9,16 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import redis
 
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import Admin, ManagerSettings
 from lisa_producer import AsyncProducer, Message, State
 from support import idle_async, wait_until_async
-from support.running import Handled, hang, managed, new_worker, working
+from support.running import Handled, hang, new_worker, working
+from support.server import lease_ages_ms
 
 Declare = Callable[..., Policy]
 STUCK = "topic orders is stuck"
@@ -29,7 +35,14 @@ async def _settled(sender: AsyncProducer, ids: list[str]) -> bool:
 
 @pytest.mark.parametrize("kind", ["coroutine", "function", "batch"])
 async def test_what_waits_behind_hanging_handlers_goes_to_others(
-    *, redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, kind: str, caplog: pytest.LogCaptureFixture
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    client: redis.Redis,
+    declare: Declare,
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After a visibility timeout, and without an attempt; log and probe say that the worker is stuck, until it goes on.
 
@@ -62,15 +75,16 @@ async def test_what_waits_behind_hanging_handlers_goes_to_others(
         worker.on("orders")(coroutine if kind == "coroutine" else function)
     other = _prefetching(redis_url, prefix)
     other.on("orders")(handled.append)
-    good = [f"good-{n}" for n in range(40)]
+    good, ready = [f"good-{n}" for n in range(40)], ShardKeys(prefix, "orders").of("ready")
     try:
-        async with managed(redis_url, prefix), working(worker):
+        async with working(worker):
             # It learns that handlers are quick, and prefetches.
             warm = [f"warm-{n}" for n in range(200)]
             await sender.send_many("orders", [Message(body=b"x", id=id) for id in warm])
             await wait_until_async(lambda: set(warm) <= set(begun))
             await sender.send_many("orders", [Message(body=b"x", id=f"hang-{n}") for n in range(2)])
             await wait_until_async(lambda: any(id.startswith("hang") for id in begun))
+            caplog.clear()
             await sender.send_many("orders", [Message(body=b"x", id=id) for id in good])
             async with working(other):
                 await wait_until_async(lambda: STUCK in caplog.text)
@@ -79,14 +93,14 @@ async def test_what_waits_behind_hanging_handlers_goes_to_others(
                 assert not set(good) & set(begun)
                 assert {delivery.attempt for delivery in handled} == {1}
             held = await sender.find("orders", "hang-0")
-            assert held
-            assert (held.state, held.attempts) == (State.DELIVERED, 1)
+            assert (held and held.state, held and held.attempts) == (State.DELIVERED, 1)
+            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) < 1_000, what="renewed leases")
             gate.set()
             await wait_until_async(lambda: "topic orders goes on" in caplog.text)
             await sender.send("orders", b"x", id="after")
             await wait_until_async(lambda: "after" in begun)
             assert STUCK not in worker.health.find_problem()
-            assert caplog.text.count(STUCK) == 1
+            assert caplog.text.count("the oldest with hang-") == 1
     finally:
         gate.set()
 
@@ -116,17 +130,25 @@ async def test_what_is_given_back_does_not_come_again_at_once(
 
 
 async def test_slow_handlers_with_free_slots_are_not_stuck(
-    *, redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, caplog: pytest.LogCaptureFixture
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    client: redis.Redis,
+    declare: Declare,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """However long they run: their leases are renewed, and what comes meanwhile begins."""
     declare(visibility_ms=200)
     caplog.set_level(logging.INFO, "lisa_consumer")
     worker, gate = _prefetching(redis_url, prefix, concurrency=3), asyncio.Event()
     begun = hang(worker, "orders", gate)
-    async with managed(redis_url, prefix), working(worker):
+    async with working(worker):
         await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(2)])
         await wait_until_async(lambda: len(begun) == 2)
         await idle_async(1)
+        ready = ShardKeys(prefix, "orders").of("ready")
+        await wait_until_async(lambda: max(lease_ages_ms(client, ready)) < 200, what="renewed leases")
         assert not worker.health.find_problem()
         await sender.send("orders", b"x", id="late")
         await wait_until_async(lambda: "late" in begun.ids)
@@ -149,7 +171,7 @@ async def test_a_slow_topic_goes_on_after_each_message(
         await idle_async(0.25)
         handled.append(delivery)
 
-    async with managed(redis_url, prefix), working(worker):
+    async with working(worker):
         await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(6)])
         await wait_until_async(lambda: len(handled) == 6)
     assert sorted(handled.ids) == [f"m{n}" for n in range(6)]

@@ -30,7 +30,7 @@ def filled(redis_url: str, prefix: str) -> str:
             producer.send_many("reminders-eu", [Message(body="x", delay=delay)] * 1_000)
         consumer.read()
         producer.send("reminders-eu", "x", id="order-of-a-customer-with-a-long-name-197")
-        consumer.reject(*consumer.read(wait=5), error="ConnectionError: bank.example:443 timed out after 30 s")
+        consumer.reject(*consumer.read(wait=30), error="ConnectionError: bank.example:443 timed out after 30 s")
     return "reminders-eu"
 
 

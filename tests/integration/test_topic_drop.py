@@ -252,7 +252,7 @@ def test_a_message_that_comes_during_a_drop_changes_no_shard_of_others(
             consumer.read()
             for id in known:
                 producer.send("orders", b"x", id=id)
-                consumer.ack(*consumer.read(wait=5))
+                consumer.ack(*consumer.read(wait=30))
         drop = Stepped(stepping, drop_topic(prefix, "orders", force=False))
         if not all(drop.step() for _ in range(steps)):
             break

@@ -28,8 +28,10 @@ from lisa_consumer.handling.handler import Route
 from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.life import Life
 from lisa_producer import AsyncProducer, Message, State
-from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
+from support import count_calls, idle_async, keys_left, wait_until, wait_until_async
+from support.housekeeping import Housekeeper
 from support.running import Handled, hang, managed, new_worker, working
+from support.server import lease_ages_ms
 from support.unspeakable import Unspeakable
 
 Declare = Callable[..., Policy]
@@ -646,58 +648,67 @@ async def test_a_coroutine_may_have_a_timeout(worker: Worker, sender: AsyncProdu
 
 @KINDS
 async def test_a_long_handler_keeps_its_lease(
-    worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any, kind: str
+    *, worker: Worker, sender: AsyncProducer, declare: Declare, client: redis.Redis, prefix: str, kind: str
 ) -> None:
     """A handler that takes longer than the visibility timeout is delivered once."""
-    declare(visibility_ms=900)
-    handled, ends = Handled(), []
+    declare(visibility_ms=300)
+    handled, ready = Handled(), ShardKeys(prefix, "orders").of("ready")
+    async with _gate() as gate:
 
-    async def coroutine(delivery: Delivery) -> None:
-        handled.append(delivery)
-        await idle_async(2)
-        ends.append(time.monotonic())
+        async def coroutine(delivery: Delivery) -> None:
+            handled.append(delivery)
+            await gate.wait()
 
-    def function(delivery: Delivery) -> None:
-        handled.append(delivery)
-        idle(2)
-        ends.append(time.monotonic())
+        def function(delivery: Delivery) -> None:
+            handled.append(delivery)
+            wait_until(gate.is_set)
 
-    worker.on("orders")(coroutine if kind == "coroutine" else function)
-    await sender.send("orders", b"x", id="a")
-    async with working(worker):
-        await wait_until_async(lambda: ends)
-        await _drained(sender, "a")
+        worker.on("orders")(coroutine if kind == "coroutine" else function)
+        await sender.send("orders", b"x", id="a")
+        async with working(worker):
+            await wait_until_async(lambda: handled)
+            await idle_async(0.9)
+            # A manager would take it back, rightly, when this process stalls for a lease.
+            await wait_until_async(lambda: lease_ages_ms(client, ready)[0] < 300, what="a renewal")
+            gate.set()
+            await _drained(sender, "a")
     assert handled.ids == ["a"]
-    assert manager._reclaimer.reclaimed == 0
 
 
 async def test_what_waits_in_hand_keeps_its_lease(
-    redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, manager: Any
+    *, redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, client: redis.Redis, manager: Any
 ) -> None:
     """Deliveries that were read ahead are not reclaimed while they wait behind a slow one."""
-    declare(visibility_ms=900)
+    declare(visibility_ms=6_000)  # they are renewed after a third of it
     worker = new_worker(redis_url, prefix, concurrency=1, prefetch=10)
-    handled = Handled()
-
-    @worker.on("orders")
-    async def handle(delivery: Delivery) -> None:
-        handled.append(delivery)
-        await idle_async(0.7)
-
-    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(3)])
-    async with working(worker):
-        await wait_until_async(lambda: len(handled) == 3)
-        await _drained(sender, *handled.ids)
+    ready = ShardKeys(prefix, "orders").of("ready")
+    async with _gate() as gate:
+        handled = hang(worker, "orders", gate)
+        await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(3)])
+        async with working(worker):
+            await wait_until_async(lambda: handled and len(lease_ages_ms(client, ready)) == 3)
+            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) > 1_500)
+            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) < 1_500, what="their renewal")
+            gate.set()
+            await wait_until_async(lambda: len(handled) == 3)
+            await _drained(sender, *handled.ids)
     assert [delivery.attempt for delivery in handled] == [1] * 3
     assert manager._reclaimer.reclaimed == 0
 
 
 async def test_a_hanging_function_is_reclaimed_after_its_timeout(
-    worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any, caplog: pytest.LogCaptureFixture
+    *,
+    worker: Worker,
+    sender: AsyncProducer,
+    declare: Declare,
+    client: redis.Redis,
+    housekeeper: Housekeeper,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A thread cannot be cancelled: its lease is let go, and the message comes again. The log says so, once."""
-    declare(visibility_ms=200, **QUICK)
-    handled = Handled()
+    declare(visibility_ms=200)
+    handled, ready = Handled(), ShardKeys(prefix, "orders").of("ready")
     async with _gate() as gate:
 
         @worker.on("orders", timeout=0.2)
@@ -708,13 +719,16 @@ async def test_a_hanging_function_is_reclaimed_after_its_timeout(
 
         await sender.send("orders", b"x", id="a")
         async with working(worker):
+            await wait_until_async(lambda: "still runs after its timeout" in caplog.text)
+            await wait_until_async(lambda: lease_ages_ms(client, ready)[0] > 800, what="a lease that is not renewed")
+            # By hand: a manager would take back the next attempt, too, when this process stalls for a lease.
+            assert await housekeeper.reclaim("orders", "billing", after_s=30) == 1
+            assert await housekeeper.promote("orders", after_s=60) == 1
             await wait_until_async(lambda: len(handled) == 2)
             await _drained(sender, "a")
-            await wait_until_async(lambda: "still runs after its timeout" in caplog.text)
             gate.set()
     assert caplog.text.count("still runs after its timeout") == 1
     assert [delivery.attempt for delivery in handled] == [1, 2]
-    assert manager._reclaimer.reclaimed == 1
 
 
 @pytest.mark.usefixtures("manager")

@@ -233,7 +233,7 @@ def test_attached_clients_are_restored(lisa_server: str) -> None:
     with kit.used():
         kit.attach(producer, async_producer, worker, consumer, worker)
         producer.send("t", 1)
-        assert consumer.read(wait=1)
+        assert consumer.read(wait=30)
     assert [client.__dict__ for client in (producer, async_producer, worker, consumer)] == before
     with pytest.raises(ValueError, match="attached object must be a Producer"):
         kit.attach("worker")  # type: ignore[arg-type]

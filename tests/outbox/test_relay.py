@@ -282,7 +282,7 @@ def test_a_paused_relay_changes_nothing_later(engine: Engine, producer: Producer
         outbox.cancel(connection, "orders", "order-8")
         outbox.send(connection, "orders", "second", id="order-8", delay=1800)
     other = relays(engine)
-    wait_until(other.relay_once, 5)
+    wait_until(other.relay_once)
     with engine.begin() as connection:
         id = outbox.send(connection, "orders", "later", delay=60)
     slow.may_go_on.set()  # type: ignore[attr-defined]
@@ -430,7 +430,7 @@ def test_a_message_that_was_handled_is_not_sent_again(
     die(relays(engine, Dying))
     given = ConsumerSettings(redis_url=settings.redis_url, prefix=settings.prefix)
     with Consumer("orders", "billing", settings=given) as consumer:
-        [delivery] = consumer.read(1, wait=5)
+        [delivery] = consumer.read(1, wait=30)
         assert delivery.id == id
         consumer.ack(delivery)
         end_lease(engine)

@@ -122,12 +122,12 @@ def _produce_and_consume(server: Server) -> None:
         producer.reschedule(OURS, "b", delay=90)
         assert producer.find(OURS, "b")
         producer.cancel(OURS, "b")
-        taken = consumer.read(wait=1)
+        taken = consumer.read(wait=30)
         consumer.extend(*taken)
         consumer.ack(*taken[:-2])
         consumer.nack(taken[-2], delay=60)
         consumer.release(taken[-1])
-        consumer.ack(*consumer.read(wait=1))
+        consumer.ack(*consumer.read(wait=30))
 
 
 def _live_all_lives(queue: Queue) -> None:
@@ -396,7 +396,7 @@ def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
     admin.call(command("DEL", closed))  # as if the reshard had not come to it
     with _producer(server) as producer, _consumer(server) as consumer:
         producer.send(OURS, "x", id="after a reshard")
-        consumer.ack(*consumer.read(wait=1))
+        consumer.ack(*consumer.read(wait=30))
     with Connection(user_url(server, RoleName.READER, PREFIX), name="reader") as connection:
         connection.run(Topics(PREFIX).resolve(OURS))
 
@@ -771,7 +771,7 @@ def test_a_consumer_reads_and_does_not_send(guarded: Server) -> None:
     with _producer(guarded) as producer:
         sent = producer.send(OURS, "x")
     with _consumer(guarded) as consumer:
-        taken = consumer.read(limit=1_000, wait=5)
+        taken = consumer.read(limit=1_000, wait=30)
         assert sent.id in [delivery.id for delivery in taken]
         assert set(consumer.ack(*taken)) == {"acked"}
     with _consumer(guarded, "other") as nosy, pytest.raises(AccessDenied):

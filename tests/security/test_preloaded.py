@@ -48,13 +48,13 @@ async def _work(server: Server) -> None:
         await producer.send(OURS, "x", id="later", delay=60)
         assert await producer.find(OURS, "later")
         await producer.reschedule(OURS, "later", delay=90)
-        [delivery] = await consumer.read(wait=10)
+        [delivery] = await consumer.read(wait=30)
         assert delivery.id == sent.id
         await consumer.extend(delivery)
         await consumer.nack(delivery, delay=0)
-        [delivery] = await consumer.read(wait=10)
+        [delivery] = await consumer.read(wait=30)
         await consumer.release(delivery)
-        [delivery] = await consumer.read(wait=10)
+        [delivery] = await consumer.read(wait=30)
         assert await consumer.ack(delivery) == ["acked"]
     with Connection(user_url(server, RoleName.READER, PREFIX)) as reader:
         page = paging.list_messages(ShardKeys(PREFIX, OURS), State.WAITING, paging.START, paging.END)

@@ -143,7 +143,7 @@ async def test_a_token_ends_under_all_programs(own_server: Callable[..., Server]
                 await wait_until_async(lambda number=number: len(handled) == 3 * number + 3)  # type: ignore[misc]
                 audited = set[str]()
                 while len(audited) < 3:
-                    deliveries = await asyncio.to_thread(consumer.read, wait=5)
+                    deliveries = await asyncio.to_thread(consumer.read, wait=30)
                     await asyncio.to_thread(consumer.ack, *deliveries)
                     audited.update(delivery.id for delivery in deliveries)
 

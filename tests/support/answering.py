@@ -12,7 +12,7 @@ __all__ = ["answering_server"]
 
 
 @contextmanager
-def answering_server(answer: Callable[[list[Any]], bytes], options: str = "socket_timeout=1") -> Iterator[str]:
+def answering_server(answer: Callable[[list[Any]], bytes], options: str = "socket_timeout=30") -> Iterator[str]:
     """A server that gives such answers, once a client has introduced itself. An answer may block its connection."""
 
     class Handler(socketserver.BaseRequestHandler):

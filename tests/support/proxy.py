@@ -52,6 +52,8 @@ class Proxy:
         """Returns what to pass on of a piece of a request; None for nothing."""
         self.delay_s = 0.0
         """The delay of each piece, in seconds."""
+        self.hold: asyncio.Event | None = None
+        """What each piece waits for."""
         self.bytes_per_s = 0.0
         """Limit of bytes of replies per second, over all connections; 0 for none."""
         self._free_at = 0.0
@@ -164,6 +166,8 @@ class Proxy:
             return
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
+        if self.hold:
+            await self.hold.wait()
         if not self.trickles:
             writer.write(data)
             await writer.drain()

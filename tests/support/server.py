@@ -154,6 +154,14 @@ def count_calls(client: "redis.Redis", command: str) -> int:
     return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
+def lease_ages_ms(client: "redis.Redis", ready: str, group: str = "billing") -> list[int]:
+    """Return how long ago the lease of each delivery was given or renewed, in ms.
+
+    One that was renewed last within its length is held, however often this process or the server has stalled before.
+    """
+    return [each["time_since_delivered"] for each in client.xpending_range(ready, group, "-", "+", 1_000)]
+
+
 def reads_wait(client: "redis.Redis") -> bool:
     """Return whether a client waits for messages in a read of a group."""
     return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())

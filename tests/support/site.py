@@ -39,7 +39,7 @@ async def take(consumer: AsyncConsumer, count: int = 1) -> list[Delivery]:
     """Reads until there are so many deliveries."""
     deliveries: list[Delivery] = []
     while len(deliveries) < count:
-        some = await consumer.read(limit=count, wait=10)
+        some = await consumer.read(limit=count, wait=30)
         assert some, f"{len(deliveries)} of {count} arrived"
         deliveries += some
     return deliveries

@@ -8,30 +8,38 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _PAUSE_S = 0.005
+_PATIENCE_S = 30.0
+"""Processes and servers of a busy machine may stall for seconds. What comes in time costs none of this."""
 
 
-def wait_until(predicate: Callable[[], _T], timeout: float = 10.0, *, what: str = "") -> _T:
+def wait_until(predicate: Callable[[], _T], timeout: float = _PATIENCE_S, *, what: str = "") -> _T:
     """Return the first truthy value of `predicate`, or fail naming what was waited for.
 
-    `what` completes the sentence "waited 10 s for …"; without it the predicate's source is shown.
+    `what` completes the sentence "waited 30 s for …"; without it the predicate's source is shown.
     """
     deadline = time.monotonic() + timeout
-    while not (value := predicate()):
-        if time.monotonic() > deadline:
+    while True:
+        # Before the look: this process may stall, too, and what has come meanwhile has come.
+        is_last = time.monotonic() > deadline
+        if value := predicate():
+            return value
+        if is_last:
             raise AssertionError(_complaint(predicate, timeout, what, value))
         time.sleep(_PAUSE_S)
-    return value
 
 
-async def wait_until_async(predicate: Callable[[], _T | Awaitable[_T]], timeout: float = 10.0, *, what: str = "") -> _T:
+async def wait_until_async(
+    predicate: Callable[[], _T | Awaitable[_T]], timeout: float = _PATIENCE_S, *, what: str = ""
+) -> _T:
     """Do as `wait_until`, letting the event loop run; the predicate may be a coroutine function."""
     deadline = time.monotonic() + timeout
     while True:
+        is_last = time.monotonic() > deadline
         result = predicate()
         value: _T = await result if inspect.isawaitable(result) else result
         if value:
             return value
-        if time.monotonic() > deadline:
+        if is_last:
             raise AssertionError(_complaint(predicate, timeout, what, value))
         await asyncio.sleep(_PAUSE_S)
 

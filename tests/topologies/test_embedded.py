@@ -145,7 +145,7 @@ def test_a_server_does_not_outlive_all_who_could_end_it(place: Place) -> None:
     server, [keeper] = place.server(), place.keepers()
     os.kill(keeper, signal.SIGKILL)
     user.kill()
-    wait_until(lambda: not _is_alive(server), 10, what="the server's end")
+    wait_until(lambda: not _is_alive(server), what="the server's end")
 
 
 def _is_alive(pid: int) -> bool:

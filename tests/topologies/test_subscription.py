@@ -80,5 +80,5 @@ async def test_messages_are_promoted_in_time_after_a_fail_over(own_server: Calla
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             await wait_until_async(lambda: new.pubsub_numsub(CHANNEL)[0][1] == 1, 30)
         await producer.send("mails", b"x", id="a", delay=0.2)
-        [delivery] = await consumer.read(wait=10)
+        [delivery] = await consumer.read(wait=30)
         assert delivery.id == "a"

@@ -65,7 +65,7 @@ async def test_who_waits_is_alive_and_not_ready() -> None:
         explain("connection refused")
         assert health.find_problem() == "server: connection refused"
         health._beaten_at = 0
-        await wait_until_async(lambda: not health.find_death(), 10, what="a beat")
+        await wait_until_async(lambda: not health.find_death(), what="a beat")
     assert health.find_problem() == "it has not started"
 
 

@@ -222,7 +222,7 @@ def test_messages_are_posted_when_due_and_signed(
     assert exported.sum("lisa_push_seconds_count", topic=topic) == 1
     url = metrics_url(pusher)
     # Others may see the ack before the pusher has counted it.
-    wait_until(lambda: scrape(url).sum("lisa_settled_total", outcome="acked") == 1, 10, what="the ack is counted")
+    wait_until(lambda: scrape(url).sum("lisa_settled_total", outcome="acked") == 1, what="the ack is counted")
     wait_until(lambda: probe(url, "/readyz")[0] == 200, 20, what="it is ready")
     assert pusher.stop() == 0
 
@@ -292,7 +292,7 @@ def test_requests_at_once_are_bounded_and_end_before_a_stop(
     messages = [{"id": f"m{number}", "body": number} for number in range(40)]
     http.post(f"/v1/topics/{topic}/batch", json={"messages": messages}).raise_for_status()
     pusher = pushing(_to(topic, receiver.url, concurrency=5))
-    wait_until(lambda: receiver.at_once == 5, 10, what="five requests at once")
+    wait_until(lambda: receiver.at_once == 5, what="five requests at once")
     threading.Timer(0.5, gate.set).start()
     pusher.stop()
     pushing(_to(topic, receiver.url, concurrency=5))

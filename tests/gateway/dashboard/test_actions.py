@@ -66,7 +66,7 @@ def test_a_delivered_message_is_aborted(browser: Browser, producer: Producer, ga
     settings = ConsumerSettings(redis_url=gateways.url, prefix=gateways.prefix)
     producer.send(topic, "x", id="a")
     with Consumer(topic, "g", settings=settings) as consumer:
-        assert consumer.read(wait=5)
+        assert consumer.read(wait=30)
         assert "confirm?what=abort" in browser.get("message", topic=topic, id="a").html
         asked = browser.get(f"confirm?what=abort&id_only=1&topic={topic}&id=a")
         assert "Abort this message?" in asked.text
