@@ -20,7 +20,7 @@ HOUR = 3_600_000
 
 
 def _pull(wire: Wire, topic: str, **more: object) -> list[dict[str, object]]:
-    reply = wire.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=5000, **more)
+    reply = wire.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=30000, **more)
     assert reply.code == 200
     return list(reply.messages)
 
@@ -38,6 +38,7 @@ def _v1(wire: Wire, method: str, path: str, **members: object) -> Any:
 
 def test_send_answers_the_message(wire: Wire, topic: str) -> None:
     """Nine fields, in order; the id is 32 hex digits; times are in ms and fit each other."""
+    began = time.time() * 1000
     reply = wire.post("sendMsg", topic=topic, msg="abc é", delayMillis=10000, ttlMillis=20000, maxRetry=3)
     assert (reply.status, reply.kind, list(reply.content)) == (200, "application/json", ["code", "msg", "delayMsg"])
     assert reply.content["msg"] == "success"
@@ -45,7 +46,7 @@ def test_send_answers_the_message(wire: Wire, topic: str) -> None:
     assert list(message) == FIELDS
     assert re.fullmatch("[0-9a-f]{32}", message["msgId"])
     assert message["msg"] == "abc é"
-    assert abs(message["produceTime"] - time.time() * 1000) < 5000
+    assert began - 1000 < message["produceTime"] < time.time() * 1000 + 1000
     assert message["triggerTime"] - message["produceTime"] == 10000
     assert message["expireTime"] - message["triggerTime"] == 20000
     assert (message["maxRetry"], message["retry"], message["status"]) == (3, 0, 1)
@@ -62,9 +63,10 @@ def test_defaults(wire: Wire, topic: str) -> None:
 
 def test_pull_ack_and_what_get_says(wire: Wire, other: Wire, topic: str) -> None:
     """A message by its states: waiting, delivered, consumed; acked at another gateway than it was pulled from."""
-    id = wire.post("sendMsg", topic=topic, msg="abc", delayMillis=300).message["msgId"]
+    id = wire.post("sendMsg", topic=topic, msg="abc", delayMillis=60_000).message["msgId"]
     assert _status(wire, topic, id) == 1
     assert wire.post("pullMsg", topic=topic).content == {"code": 200, "delayMsgList": []}
+    wire.post("rescheduleMsg", topic=topic, msgId=id, delayMillis=100)
     [message] = _pull(wire, topic)
     assert list(message) == FIELDS
     assert (message["msgId"], message["retry"], message["status"]) == (id, 1, 3)
@@ -98,8 +100,8 @@ def test_ack_false_delivers_again_at_once(wire: Wire, other: Wire, topic: str) -
 def test_ack_timeout(wire: Wire, topic: str) -> None:
     """Without an ack the message comes again after the ack timeout, not before, until its retries are spent."""
     wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a", maxRetry=1)
-    assert _pull(wire, topic, ackTimeoutMillis=700)[0]["retry"] == 1
     began = time.monotonic()
+    assert _pull(wire, topic, ackTimeoutMillis=700)[0]["retry"] == 1
     assert _pull(wire, topic, ackTimeoutMillis=300)[0]["retry"] == 2
     assert time.monotonic() - began > 0.6
     wait_until(lambda: _status(wire, topic, "a") == 6, what="the message to be given up")

@@ -81,7 +81,7 @@ def _exchange(address: str, parts: Sequence[bytes], *, answers: int) -> list[tup
     """Sends parts in packets of their own. Returns status and body of each answer, 100 excepted."""
     host, _, port = address.rpartition(":")
     found: list[tuple[int, bytes]] = []
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         received = b""
         for part in parts:
@@ -91,7 +91,7 @@ def _exchange(address: str, parts: Sequence[bytes], *, answers: int) -> list[tup
             connection.settimeout(0.05)
             with suppress(TimeoutError, ConnectionError):
                 received += connection.recv(65_536)
-        connection.settimeout(10)
+        connection.settimeout(60)
         with suppress(ConnectionError):
             while len(found) < answers:
                 found, is_whole = _answers(received)
@@ -213,7 +213,7 @@ def test_a_cut_body_is_not_stored(gateway: str, root: httpx.Client, framing: byt
     head = method + b" " + path.encode() + b"?delay=1h HTTP/1.1\r\nHost: a\r\nX-Forwarded-User: " + USER.encode()
     before = root.get("/v1/topics/mine/sizes").json().get("stored", 0)
     host, _, port = gateway.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(head + b"\r\nContent-Type: text/plain\r\n" + framing + b"\r\n" + body)
         connection.shutdown(socket.SHUT_WR)
         received = b""
@@ -256,7 +256,7 @@ def test_a_cut_body_is_no_success_where_none_is_asked_for(
     root.put("/v1/topics/mine/messages/kept?delay=1h", content=b"x").raise_for_status()
     head = request_ + b" HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + _TOKEN.encode() + b"\r\n" + framing + b"\r\n"
     host, _, port = gateway.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(head + body)
         connection.shutdown(socket.SHUT_WR)
         received = b"".join(iter(lambda: connection.recv(65_536), b""))
@@ -275,7 +275,7 @@ def test_a_reader_that_hangs_up_takes_nothing_along(front: str, root: httpx.Clie
     def waiting() -> int:
         return polls_in(root.get("/metrics").text)
 
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(head.encode() + framing + body)
         wait_until(lambda: waiting() == 1, 20, what="the reader waits")
     wait_until(lambda: waiting() == 0, 20, what="the gateway knows that the reader is gone")

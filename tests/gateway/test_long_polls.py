@@ -78,7 +78,7 @@ async def test_timeout_is_an_empty_list(clients: list[AsyncWire], topic: str) ->
     began = time.monotonic()
     reply, _ = await _poll(clients[0], topic, 1500)
     assert (reply.status, reply.content) == (200, {"code": 200, "delayMsgList": []})
-    assert 1.5 <= time.monotonic() - began < 10
+    assert 1.5 <= time.monotonic() - began < 30
 
 
 @pytest.mark.slow

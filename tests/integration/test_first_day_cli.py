@@ -384,8 +384,9 @@ def test_what_has_expired_is_not_ready(
             found = producer.find("orders", id)
             return found and found.state
 
+        producer.send("orders", "x", id="lasts", ttl=60)
+        assert state("lasts") is State.READY
         producer.send("orders", "x", id="ready", ttl=0.2)
-        assert state("ready") is State.READY
         wait_until(lambda: state("ready") is State.EXPIRED)
         assert "expired" in commands.manager("show", "orders", "ready").out
         producer.send("orders", "x", id="overdue", delay=0.001, ttl=0.001)
@@ -402,4 +403,4 @@ def test_a_database_that_is_not_there(own_server: Callable[..., Server]) -> None
     began = time.monotonic()
     with Producer(f"redis://127.0.0.1:{server.port}/9") as producer, pytest.raises(InvalidInput, match="a database"):
         producer.send("orders", "x")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20

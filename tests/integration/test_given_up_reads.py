@@ -102,6 +102,7 @@ async def test_a_lost_reply(own_server: Callable[..., Server]) -> None:
             producer.send("mails", b"x", id="a")
             proxy.lose_reply_to(b"XREADGROUP")
             assert _ids(await asyncio.to_thread(consumer.read)) == [("a", 1)]
+            await asyncio.to_thread(consumer.close)  # its calls go through this event loop
         assert proxy.lost == 1
 
 

@@ -237,7 +237,7 @@ async def test_a_close_answers_all_settlements(own_server: Callable[..., Server]
         for id in ("a", "b", "c"):
             await producer.send("orders", b"", id=id)
     async with Proxy(server.port) as proxy:
-        lender = AsyncLender("http", settings=ConsumerSettings(redis_url=proxy.url, prefix=prefix, timeout_s=30))
+        lender = AsyncLender("http", settings=ConsumerSettings(redis_url=proxy.url, prefix=prefix, timeout_s=60))
         await _lend(lender)
         sent = asyncio.Event()
 
@@ -249,7 +249,7 @@ async def test_a_close_answers_all_settlements(own_server: Callable[..., Server]
         await sent.wait()
         settlements.append(asyncio.create_task(lender.nack_lent("orders", "b")))
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await lender.close()
             outcomes = await asyncio.gather(*settlements, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, Closed]
@@ -266,7 +266,7 @@ async def test_a_close_answers_a_settlement_that_has_not_begun(
     await _lend(lender)
     settlement = asyncio.create_task(lender.ack_lent("orders", "a"))
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await lender.close()
         with pytest.raises(Closed):
             await settlement

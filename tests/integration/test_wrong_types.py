@@ -106,7 +106,7 @@ async def _error_of(call: Callable[..., Any], wrong: inspect.Parameter, value: A
     for name, needed in _NEEDED.get(f"{call.__name__} {wrong.name}", _NEEDED.get(call.__name__, {})).items():
         named.setdefault(name, needed)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await call(*given, **named)
     except Exception as error:  # noqa: BLE001 - it is judged
         return error

@@ -359,7 +359,7 @@ def test_a_real_manager_beside_the_test(lisa: Lisa, shop: Shop) -> None:
         def note(_: Delivery) -> None:
             loop.call_soon_threadsafe(handled.set)
 
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(shop.worker.serve())
             await handled.wait()
             shop.worker.stop()

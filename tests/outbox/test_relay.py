@@ -258,7 +258,7 @@ class Paused(Relay):
 
     def _carry_out(self, name: str, claim: Any) -> Any:
         self.has_read.set()
-        assert self.may_go_on.wait(20)
+        assert self.may_go_on.wait(60)
         return super()._carry_out(name, claim)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -276,7 +276,7 @@ def test_a_paused_relay_changes_nothing_later(engine: Engine, producer: Producer
     slow = relays(engine, Paused, lease=1)
     thread = threading.Thread(target=slow.relay_once)
     thread.start()
-    assert slow.has_read.wait(10)  # type: ignore[attr-defined]
+    assert slow.has_read.wait(60)  # type: ignore[attr-defined]
     with engine.begin() as connection:
         outbox.cancel(connection, "orders", "order-7")
         outbox.cancel(connection, "orders", "order-8")

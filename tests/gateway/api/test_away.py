@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,11 +116,9 @@ def test_who_hangs_up_costs_no_message_its_attempt(http: httpx.Client, base_url:
                     )
                     or http.get(f"/v1/topics/{topic}").status_code == 404
                 ),
-                10,
                 what="the poll waits",
             )
     http.post(f"/v1/topics/{topic}/messages", json={"id": "m", "body": 1}).raise_for_status()
-    began = time.monotonic()
+    # The lease of one that was lost would last 30 s.
     [delivery] = http.post(f"/v1/topics/{topic}/groups/g/read", json={"wait": 20}).json()["deliveries"]
     assert delivery["attempt"] == 1
-    assert time.monotonic() - began < 10

@@ -115,7 +115,7 @@ def test_slow_clients_are_cut_off(gateway: tuple[Process, str], first: bytes, dr
         connection.settimeout(0.2)
         connection.sendall(first)
         answer = None
-        while answer is None and time.monotonic() - began < 15:
+        while answer is None and time.monotonic() - began < 40:
             try:
                 answer = connection.recv(1_000)
             except TimeoutError:
@@ -125,7 +125,7 @@ def test_slow_clients_are_cut_off(gateway: tuple[Process, str], first: bytes, dr
     assert answer is not None
     assert answer.startswith(status)
     assert not answer or b"connection: close" in answer
-    assert 1 < time.monotonic() - began < 12
+    assert 1 < time.monotonic() - began < 30
 
 
 _LINES = b"".join(b'{"id": "%d", "body": 1, "delay": "1h"}\n' % number for number in range(40))
@@ -195,7 +195,7 @@ def test_connections_are_bounded(gateways: Gateways) -> None:
         connection.sendall(HEAD + b"\r\n")
         return connection.recv(1_000)
 
-    held = [socket.create_connection((parts.hostname, parts.port), timeout=10) for _ in range(6)]
+    held = [socket.create_connection((parts.hostname, parts.port), timeout=60) for _ in range(6)]
     with ExitStack() as stack:
         for connection in held:
             stack.enter_context(connection)
@@ -206,7 +206,7 @@ def test_connections_are_bounded(gateways: Gateways) -> None:
         with pytest.raises(TimeoutError):
             held[5].recv(1_000)
         held[0].close()
-        held[5].settimeout(10)
+        held[5].settimeout(60)
         assert held[5].recv(1_000).startswith(b"HTTP/1.1 200")
 
 

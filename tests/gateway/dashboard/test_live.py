@@ -46,7 +46,7 @@ async def test_a_change_is_seen(base_url: str, producer: Producer, topic: str) -
         parts = _parts(client, f"live?page=topic&topic={topic}")
         assert "<b>1</b> waiting" in await anext(parts)
         await asyncio.to_thread(producer.send, topic, "x", delay=3_600)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             async for part in parts:
                 if "<b>2</b> waiting" in part:
                     break
@@ -114,7 +114,7 @@ def test_pages_of_a_hung_server_show_what_is_known(
                 for path in ("", f"topic?topic={topic}", f"messages?topic={topic}", "server", "activity", "find?id=a"):
                     began = time.monotonic()
                     page = browser.get(path)
-                    assert time.monotonic() - began < 10, path
+                    assert time.monotonic() - began < 20, path
                     assert page.status in (200, 503, 504), path
                     assert "not answer" in page.text, path
                 assert "1 waiting" in browser.get("topic", topic=topic).text
