@@ -62,7 +62,6 @@ async def _forever(*_: object) -> None:
 
 async def test_a_reply_may_take_long_while_bytes_arrive() -> None:
     """Each of them within the time limit, all of them after twice as long."""
-
     moments: list[float] = []
 
     async def dribble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -25,6 +25,7 @@ from lisa_common.protocol import managing
 from lisa_consumer import AsyncConsumer, BatchFailed, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import Route
+from lisa_consumer.worker import leases
 from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.life import Life
 from lisa_producer import AsyncProducer, Message, State
@@ -676,19 +677,25 @@ async def test_a_long_handler_keeps_its_lease(
 
 
 async def test_what_waits_in_hand_keeps_its_lease(
-    *, redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, client: redis.Redis, manager: Any
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    client: redis.Redis,
+    manager: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Deliveries that were read ahead are not reclaimed while they wait behind a slow one."""
-    declare(visibility_ms=6_000)  # they are renewed after a third of it
+    monkeypatch.setattr(leases, "_RENEWALS", 30)  # of leases that outlast a stall of this process: one each second
     worker = new_worker(redis_url, prefix, concurrency=1, prefetch=10)
     ready = ShardKeys(prefix, "orders").of("ready")
     async with _gate() as gate:
         handled = hang(worker, "orders", gate)
         await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(3)])
         async with working(worker):
-            await wait_until_async(lambda: handled and len(lease_ages_ms(client, ready)) == 3)
-            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) > 1_500)
-            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) < 1_500, what="their renewal")
+            await wait_until_async(lambda: handled and len(lease_ages_ms(client, ready)) > 1)
+            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) > 800)
+            await wait_until_async(lambda: max(lease_ages_ms(client, ready)) < 800, what="their renewal")
             gate.set()
             await wait_until_async(lambda: len(handled) == 3)
             await _drained(sender, *handled.ids)
