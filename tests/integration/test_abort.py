@@ -13,7 +13,7 @@ from lisa_manager import AbortOutcome, AsyncAdmin
 from lisa_producer import AsyncProducer, State
 from support.commands import Commands, Ran
 from support.running import new_worker, working
-from support.waiting import idle_async, wait_until_async
+from support.waiting import wait_until_async
 
 
 @pytest.fixture
@@ -127,15 +127,14 @@ async def test_a_thread_runs_on_and_its_end_does_not_count(
     @worker.on("orders")
     def handle(_: Delivery) -> None:
         begun.set()
-        gate.wait(30)
+        gate.wait(60)
 
     async with working(worker):
         await sender.send("orders", b"x", id="a")
         await asyncio.to_thread(begun.wait)
         assert await admin.abort("orders", "a") is AbortOutcome.ABORTED
         if heard:
-            # Its lease is asked for as often.
-            await idle_async(2.2)
+            await wait_until_async(lambda: "aborted it" in caplog.text, what="the next renewal of its lease")
         gate.set()
     assert ("aborted it" in caplog.text) == heard
     found = await sender.find("orders", "a")

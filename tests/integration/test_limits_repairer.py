@@ -21,7 +21,7 @@ async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[
     server = own_server()
     door = ShardKeys(prefix, "orders").of("door")
     settings = ManagerSettings(redis_url=server.url, prefix=prefix)
-    async with AsyncConnection(server.url, timeout_s=1) as connection, AsyncAdmin(settings=settings) as admin:
+    async with AsyncConnection(server.url) as connection, AsyncAdmin(settings=settings) as admin:
         await admin.set_policy("orders", max_retries=1)
         discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
         await discoverer.turn()

@@ -143,7 +143,7 @@ async def test_deliveries_of_a_quiet_topic_are_found(
                 consuming = ConsumerSettings(redis_url=server.url, prefix=prefix)
                 async with AsyncConsumer("orders", "billing", settings=consuming) as consumer:
                     assert len(await consumer.read(wait=30)) == 1
-                    again = await consumer.read(wait=10)
+                    again = await consumer.read(wait=30)
                     assert [delivery.attempt for delivery in again] == [2]
 
 

@@ -204,7 +204,7 @@ def test_watch_shows_it_again_until_interrupted(
 def test_watch_says_since_when_the_server_is_silent(own_server: Callable[..., Server], prefix: str) -> None:
     """The screen goes on: its clock, what was known last, and what is wrong; then all is well again."""
     server = own_server()
-    settings = ManagerSettings(redis_url=server.url, prefix=prefix, timeout_s=1)
+    settings = ManagerSettings(redis_url=server.url, prefix=prefix)
     with Producer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
         producer.send("orders", b"", delay=60)
     with Admin(settings=settings) as admin:
