@@ -212,7 +212,7 @@ def managing(directory: Path, server: Server) -> Iterator[None]:
             yield
         finally:
             manager.send_signal(signal.SIGTERM)
-            assert manager.wait(10) == 0
+            assert manager.wait(60) == 0
 
 
 def _settings(server: Server) -> dict[str, str]:

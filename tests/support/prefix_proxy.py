@@ -34,7 +34,7 @@ def served(application: Starlette) -> Iterator[str]:
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def prometheus(directory: Path, logs: Path) -> Iterator[Prometheus]:
             ending.set()
             finder.join()
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def _ready(served: Prometheus) -> Prometheus:

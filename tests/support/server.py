@@ -145,7 +145,7 @@ class Server:
         process = self._running()
         process.send_signal(how)
         process.send_signal(signal.SIGCONT)  # a frozen process ends only after SIGCONT
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         self._process = None
 
 
