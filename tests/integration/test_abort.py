@@ -134,7 +134,9 @@ async def test_a_thread_runs_on_and_its_end_does_not_count(
         await asyncio.to_thread(begun.wait)
         assert await admin.abort("orders", "a") is AbortOutcome.ABORTED
         if heard:
-            await wait_until_async(lambda: "aborted it" in caplog.text, what="the next renewal of its lease")
+            assert worker._life
+            [held] = worker._life.leases._held.values()
+            await wait_until_async(lambda: held.is_aborted, what="the worker to hear of it")
         gate.set()
     assert ("aborted it" in caplog.text) == heard
     found = await sender.find("orders", "a")
