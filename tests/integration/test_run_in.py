@@ -90,13 +90,13 @@ async def test_it_is_killed_at_its_limit(
     *, worker: Worker, sender: AsyncProducer, send: Send, journal: Path, do: str
 ) -> None:
     """With what it has started; the failure says so and counts, and the next message is handled."""
-    worker.on("orders", run_in="process", timeout=2, concurrency=1)(process_handlers.handle)
+    worker.on("orders", run_in="process", timeout=1, concurrency=1)(process_handlers.handle)
     await send("a", do)
     await send("b", "")
     await worker.serve(burst=True)
     found, error = await _found(sender)
     assert (found.state, found.attempts) == (State.RETRY, 1)
-    assert error == "TimeoutError: the handler took longer than 2 s; its process was killed"
+    assert error == "TimeoutError: the handler took longer than 1 s; its process was killed"
     pids = [int(line[0]) for line in _begun(journal)]
     if do != "hang":
         pids.append(_pid_of_other(journal))

@@ -159,7 +159,7 @@ def lease_ages_ms(client: "redis.Redis", ready: str, group: str = "billing") -> 
 
     One that was renewed last within its length is held, however often this process or the server has stalled before.
     """
-    return [each["time_since_delivered"] for each in client.xpending_range(ready, group, "-", "+", 1_000)]
+    return [int(each["time_since_delivered"]) for each in client.xpending_range(ready, group, "-", "+", 1_000)]
 
 
 def reads_wait(client: "redis.Redis") -> bool:
