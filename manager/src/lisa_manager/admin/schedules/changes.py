@@ -169,9 +169,7 @@ def import_schedules(
     return ImportedSchedules(tuple(created), tuple(changed), tuple(unchanged), tuple(deleted))
 
 
-def _checked(
-    wanted: Mapping[str, Mapping[str, Mapping[str, Any]]], now_ms: int
-) -> dict[tuple[str, str], Schedule]:
+def _checked(wanted: Mapping[str, Mapping[str, Mapping[str, Any]]], now_ms: int) -> dict[tuple[str, str], Schedule]:
     """The schedules that an import makes, by topic and name."""
     schedules: dict[tuple[str, str], Schedule] = {}
     for topic, of_topic in check_mapping("schedules", wanted).items():
