@@ -158,9 +158,9 @@ def test_an_import_of_schedules_says_what_was_written(admin: Admin, client: redi
     for topic, name in (("b", "schedules"), ("c", "waiting")):
         client.delete(ShardKeys(prefix, topic).of(name))
         client.set(ShardKeys(prefix, topic).of(name), "x")
-    with pytest.raises(OutcomeUnknown, match="^set 1 of 2 schedules; failed for b/daily: .*WRONGTYPE"):
+    with pytest.raises(OutcomeUnknown, match=r"^set 1 of 2 schedules; failed for b/daily: .*WRONGTYPE"):
         admin.import_schedules({"a": daily, "b": daily}, prune=["c"])
-    said = "^set 1 of 1 schedules; deleted 0 of 1 schedules; failed for c/old: .*WRONGTYPE"
+    said = r"^set 1 of 1 schedules; deleted 0 of 1 schedules; failed for c/old: .*WRONGTYPE"
     with pytest.raises(OutcomeUnknown, match=said):
         admin.import_schedules({"a": daily}, prune=["c"])
     assert [(each.topic, each.name) for each in admin.list_schedules("a")] == [("a", "daily")]

@@ -40,7 +40,7 @@ def test_a_key_of_another_type_leaves_no_part_of_a_message(own_server: Callable[
     waiting = ShardKeys("lisa", "orders").of("waiting")
     with Producer(server.url) as producer, server.client() as client:
         client.set(waiting, "x")
-        with pytest.raises(ServerError, match="^WRONGTYPE"):
+        with pytest.raises(ServerError, match=r"^WRONGTYPE"):
             producer.send("orders", "x", id="a", delay=60)
         client.delete(waiting)
         assert producer.send("orders", "x", id="a", delay=60).outcome is SendOutcome.SENT
