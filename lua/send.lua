@@ -143,15 +143,27 @@ end
 if are_new then
   redis.call('HSET', messages, unpack(records))
 end
+local is_done, failure = true, nil
 if expiries then
-  redis.call('ZADD', expiring, unpack(expiries))
+  failure = redis.pcall('ZADD', expiring, unpack(expiries))
+  is_done = type(failure) == 'number'
 end
-if first then
-  put_waiting(scheduled, first, first_exact, channel, topic)
+if first and is_done then
+  is_done, failure = pcall(put_waiting, scheduled, first, first_exact, channel, topic)
 end
-if immediate then
+if immediate and is_done then
   --@include make_ready
-  make_ready(immediate, now)
+  is_done, failure = pcall(make_ready, immediate, now)
+end
+if not is_done then
+  -- The user lacks a right, or a key is of another type. A record that stayed would make the next send a duplicate.
+  for i = 4, #rows, 3 do
+    if replies[(i - 1) / 3] > 0 then
+      redis.call('HDEL', messages, rows[i])
+    end
+  end
+  -- Some servers make a text of the error.
+  return redis.error_reply(failure.err or failure)
 end
 if alive and not first and not immediate then
   -- WAIT and WAITAOF confirm the last write of their connection. That write must not be older than the first send of

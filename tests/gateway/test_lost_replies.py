@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.protocol.scripts import load
+from lisa_consumer import AsyncLender, ConsumerSettings
 from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.gateway import Gateway
@@ -173,6 +174,44 @@ async def test_pollers_of_one_read_that_fails_keep_nothing(own_server: Callable[
                 while len(came) < 2:
                     came += [each.attempt for each in await polls.pull("orders", 2, 60.0, by_id=True)]
             assert came == [1, 1]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_is_not_lent_is_given_back_once(
+    own_server: Callable[..., Server], prefix: str, *, waits: bool
+) -> None:
+    """The server refuses the loan alone. The message is ready again, and no attempt is spent."""
+    server = own_server()
+    async with Proxy(server.port) as proxy:
+        application = app(GatewaySettings.load(redis_url=proxy.url, prefix=prefix))
+        gateway: Gateway = application.state.gateway
+        polls, release, given_back = gateway.desk().polls, load("release"), 0
+
+        async def count(data: bytes) -> bytes:
+            nonlocal given_back
+            given_back += data.count(release.sha.encode())
+            return data
+
+        with server.client() as client:
+            async with lifespan(application):
+                await gateway.topics.declare("orders", Quota())
+                client.script_load(release.text)
+                client.execute_command("ACL", "SETUSER", "default", "-set")
+                proxy.change_request = count
+                poller = Poller("orders", 1, 60.0, by_id=True)
+                if not waits:
+                    await gateway.producer.send("orders", b"a")
+                polling = asyncio.create_task(polls.poll(poller, 20.0))
+                if waits:
+                    await wait_until_async(lambda: polls.count == 1)
+                    await gateway.producer.send("orders", b"a")
+                with pytest.raises(AccessDenied):
+                    await polling
+            assert given_back == 1
+        settings = ConsumerSettings(redis_url=server.url, prefix=prefix)
+        async with AsyncLender(gateway.lender.group, settings=settings) as lender:
+            [delivery] = await lender.read(1, wait=5, topics="orders")
+            assert delivery.attempt == 1
 
 
 async def test_a_topic_that_was_declared_is_told_though_it_cannot_be_shown(

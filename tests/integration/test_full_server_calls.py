@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from lisa_common.errors import OutcomeUnknown, Refused
-from lisa_common.model.keys import topics_key
+from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.protocol.scripts import READS
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin, ManagerSettings, Operation, WaitingFilter
@@ -145,6 +145,25 @@ def test_a_drop_that_breaks_off_says_so(admin: Admin, producer: Producer, client
     assert client.hexists(topics_key(prefix), "orders")
     client.delete(f"{prefix}:dropped")
     assert admin.drop_topic("orders", force=True).done
+
+
+def test_an_import_of_schedules_says_what_was_written(admin: Admin, client: redis.Redis, prefix: str) -> None:
+    """The server refuses all; it has keys of another type for one topic, where one is set, or one is deleted."""
+    daily = {"daily": {"every": 86_400}}
+    client.config_set("min-replicas-to-write", 1)
+    with pytest.raises(Refused):
+        admin.import_schedules({"a": daily, "b": daily})
+    client.config_set("min-replicas-to-write", 0)
+    admin.set_schedule("c", "old", every=86_400)
+    for topic, name in (("b", "schedules"), ("c", "waiting")):
+        client.delete(ShardKeys(prefix, topic).of(name))
+        client.set(ShardKeys(prefix, topic).of(name), "x")
+    with pytest.raises(OutcomeUnknown, match=r"^set 1 of 2 schedules; failed for b/daily: .*WRONGTYPE"):
+        admin.import_schedules({"a": daily, "b": daily}, prune=["c"])
+    said = r"^set 1 of 1 schedules; deleted 0 of 1 schedules; failed for c/old: .*WRONGTYPE"
+    with pytest.raises(OutcomeUnknown, match=said):
+        admin.import_schedules({"a": daily}, prune=["c"])
+    assert [(each.topic, each.name) for each in admin.list_schedules("a")] == [("a", "daily")]
 
 
 def test_a_call_of_several_steps_says_that_a_part_was_done(

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from lisa_common.model.policy import Policy
-from lisa_consumer import AsyncLender, Closed, ConsumerSettings, InvalidInput, Note, OutcomeUnknown, Refused
+from lisa_consumer import AsyncLender, Closed, ConsumerSettings, InvalidInput, Note, OutcomeUnknown
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server
@@ -166,23 +166,23 @@ async def test_bad_input(lenders: list[AsyncLender]) -> None:
         await lenders[0].read(1)
 
 
-async def test_what_a_full_server_does_not_lend_is_given_back(own_server: Callable[..., Server], prefix: str) -> None:
-    """A lease needs no memory, and a loan does: nobody would have what is leased."""
-    server = own_server()
-    settings = ConsumerSettings(redis_url=server.url, prefix=prefix, patience_s=0)
+async def test_a_full_server_lends(own_server: Callable[..., Server], prefix: str) -> None:
+    """Also what was lent before. Each is ended by its id."""
+    server = own_server(maxmemory_policy="noeviction")
+    place: dict[str, Any] = {"redis_url": server.url, "prefix": prefix, "patience_s": 0}
     async with (
-        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as sender,
-        AsyncLender("http", settings=settings) as lender,
+        AsyncProducer(settings=ProducerSettings(**place)) as sender,
+        AsyncLender("http", settings=ConsumerSettings(**place)) as lender,
     ):
-        await sender.send("orders", "x")
-        [delivery] = await lender.read(1, wait=30, topics="orders")
+        for id in ("a", "b"):
+            await sender.send("orders", "x", id=id)
+        first, second = await lender.read(2, wait=30, topics="orders")
+        assert await lender.lend((first, 60)) == [True]
         with server.client() as client:
             client.config_set("maxmemory", 1)
-            with pytest.raises(Refused):
-                await lender.lend((delivery, 3_600))
-            client.config_set("maxmemory", 0)
-        [again] = await lender.read(1, wait=30, topics="orders")
-        assert (again.id, again.attempt) == (delivery.id, 1)
+            assert await lender.lend((first, 3_600), (second, 3_600)) == [True, True]
+            assert all(client.pttl(key) > 3_600_000 for key in client.scan_iter("*:loan:*"))
+        assert [await lender.ack_lent("orders", id) for id in ("a", "b")] == ["acked", "acked"]
 
 
 async def test_a_lost_reply_is_asked_for_again(own_server: Callable[..., Server], prefix: str) -> None:

@@ -426,6 +426,11 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
     shown = commands.manager("schedule", "show", "orders", "s").out
     assert shown.count("Monday, ") == 10
     assert "09:00:00 JST, in " in shown
+    limited = ("--until", "2030-01-01T00:00Z", "--ttl", "90m")
+    assert commands.manager("schedule", "set", "orders", "s", *limited).code == 0
+    shown = commands.manager("schedule", "show", "orders", "s").out
+    assert "\nttl: 1h30m\n" in shown
+    assert "\nuntil: 2030-01-01T00:00:00" in shown
     listed = commands.manager("schedule", "list", "--json").document
     assert [(each["name"], each["schedule"]["cron"]) for each in listed] == [("s", "0 9 * * 1")]
     for verb in ("pause", "resume", "skip", "run-now"):

@@ -78,7 +78,7 @@ def test_header(path: Path) -> None:
 def test_keys_are_those_of_the_topic(path: Path) -> None:
     """Names of keys are those of the keyspace, each at most once, each with the type that all scripts give it."""
     named = [(name, kind) for _, name, kind in KEY.findall(header(path))]
-    assert {name for name, _ in named} <= {*TOPIC_KEYS, "dropped", "pace", "topics"}
+    assert {name for name, _ in named} <= {*TOPIC_KEYS, "dropped", "loan", "pace", "topics"}
     assert len(dict(named)) == len(named)
     types = {name: kind for other in SCRIPTS for _, name, kind in KEY.findall(header(other))}
     assert dict(named).items() <= types.items()

@@ -102,7 +102,11 @@ class Polls:
         """Reads up to `batch` messages without a wait, and lends them. Raises LisaError."""
         deliveries = await self._lender.read(batch, topics=topic)
         await self.release(deliveries[batch:])
-        return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
+        try:
+            return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
+        except LisaError:
+            await self.release(deliveries[:batch])
+            raise
 
     async def poll(self, poller: Poller, wait_s: float) -> list[Delivery]:
         """Waits for messages; empty at the timeout, after `leave`, and once the gateway stops. Raises LisaError.

@@ -220,6 +220,6 @@ def _union(*roles: Role, on: Mapping[str, str], events: str) -> Role:
 # events it only hears.
 ROLES[RoleName.GATEWAY] = _union(
     *(ROLES[role] for role in (RoleName.PRODUCER, RoleName.CONSUMER, RoleName.MANAGER)),
-    on={"loan:* note:*": "get set unlink"},
+    on={"loan:*": "evalsha get pexpire set unlink", "note:*": "get set unlink"},
     events="subscribe",
 )

@@ -12,6 +12,7 @@ from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.scripts import load
 
 __all__ = [
     "Loan",
@@ -43,7 +44,8 @@ def store_loan(keys: ShardKeys, group: str, loan: Loan, lease_ms: int) -> Call[b
     # None of these needs an escape.
     value = f'["{entry.entry}",{entry.due_ms},{entry.attempt},"{loan.consumer}"]'
     key = keys.loan(group, entry.id or "")
-    return command("SET", key, value, "PX", lease_ms + SLACK_MS, decode=bool)
+    lend = load("lend")
+    return Call(("EVALSHA", lend.sha, "1", key, value, str(lease_ms + SLACK_MS)), bool, lend)
 
 
 def read_loan(keys: ShardKeys, group: str, id: str) -> Call[Loan | None]:

@@ -40,6 +40,7 @@ SCRIPT_NAMES = (
     "inspect",
     "join",
     "leave",
+    "lend",
     "list_messages",
     "list_pending",
     "mark_drop",

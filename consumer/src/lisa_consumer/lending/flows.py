@@ -1,7 +1,6 @@
 """The flows of a consumer that lends its deliveries, without I/O; `AsyncLender` runs them."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
@@ -76,7 +75,8 @@ class LendingFlows(Core):
     def lend(self, loans: Sequence[tuple[Delivery, Duration]], *, by_id: bool = True) -> Flow[list[bool]]:
         """Gives deliveries their leases, and remembers them by id. Returns False for each whose lease was lost.
 
-        All in one round trip. Raises InvalidInput for a lease that is no duration.
+        All in one round trip. Raises InvalidInput for a lease that is no duration. After an error, some may be leased:
+        the caller hands all of them back.
         """
         check_bool("by_id", by_id)
         for loan in loans:
@@ -97,9 +97,6 @@ class LendingFlows(Core):
             notes += [lending.store_loan(keys, self.group, Loan(entry, self.name), lease_ms) for entry in entries]
         replies = yield IndependentCalls([*leases, *notes])
         if error := error_in(replies):
-            # A loan may be refused where a lease was not, as by a full server. Nobody gets these deliveries.
-            with suppress(LisaError):
-                yield from self.hand_back([delivery for delivery, _ in loans])
             raise error
         kept = [False] * len(loans)
         for positions, reply in zip(by_lease.values(), replies[: len(leases)], strict=True):

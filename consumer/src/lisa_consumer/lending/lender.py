@@ -70,7 +70,7 @@ class AsyncLender(AsyncConsumer):
 
         Without `by_id` only who knows the delivery itself can end it, and nothing is stored for that.
         Returns False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
-        that is not from 1 ms to 10 years.
+        that is not from 1 ms to 10 years. After another error, `hand_back` them all: some may be lent.
         """
         return await self._run(self._core.lend(loans, by_id=by_id))
 

@@ -20,6 +20,7 @@ from lisa_common.cli import (
     read_moment,
     say,
     shown_duration,
+    shown_exactly,
     shown_moment,
 )
 from lisa_common.errors import InvalidInput, Verbatim
@@ -99,12 +100,19 @@ def show(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerS
         ("next", _next(state)),
         ("sent", f"{state.sent}, with the message of the next run" if state.is_sent_ahead else state.sent),
         ("skipped", state.skipped),
-        *((field, value) for field, value in state.schedule.dump().items() if field != "body_base64"),
+        *(_shown_field(*field) for field in state.schedule.dump().items() if field[0] != "body_base64"),
     ]
     for fact, value in facts:
         say(f"{fact}: {value}")
     for tick_ms in state.next_ticks(_SHOWN_TICKS):
         say(f"  {_in_words(tick_ms, state.schedule)}, in {shown_duration(max(0, tick_ms - state.now_ms))}")
+
+
+def _shown_field(field: str, value: Any) -> tuple[str, object]:
+    """A field by the name and the form that its option has."""
+    if not field.endswith("_ms"):
+        return field, value
+    return field.removesuffix("_ms"), (shown_moment if field in ("from_ms", "until_ms") else shown_exactly)(value)
 
 
 def _in_words(tick_ms: int, schedule: Schedule) -> str:

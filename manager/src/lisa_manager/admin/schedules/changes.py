@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import islice
+from typing import Any, Final
 
-from lisa_common.errors import InvalidInput, LisaError, Refused, Resharded, UnknownSchedule
+from lisa_common.errors import UNDONE, InvalidInput, LisaError, OutcomeUnknown, Refused, Resharded, UnknownSchedule
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.schedule_input import stored_fields
 from lisa_common.model.ticks import Tick
-from lisa_common.protocol.call import Flow
+from lisa_common.protocol.call import Flow, told_in_part
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
@@ -27,10 +28,11 @@ from lisa_manager.admin.topics.policies import DEFAULT
 
 __all__ = ["ImportedSchedules", "delete_schedule", "import_schedules", "set_paused", "set_schedule", "skip_tick"]
 
-T = TypeVar("T")
-
 _TRIES: Final = 5
 """How often a flow begins again because others change the same schedule."""
+
+_SHOWN: Final = 20
+"""Most schedules that an error names."""
 
 _ALL: Final = "*"
 """Stands for all topics."""
@@ -46,18 +48,14 @@ class ImportedSchedules:
     deleted: tuple[str, ...]
 
 
-def set_schedule(
-    topics: Topics, topic: str, name: str, changes: Mapping[str, Any], *, whole: bool = False
-) -> Flow[Change]:
-    """Sets fields of a schedule, or with `whole` all of them; makes it if it does not exist."""
+def set_schedule(topics: Topics, topic: str, name: str, changes: Mapping[str, Any]) -> Flow[Change]:
+    """Sets fields of a schedule; makes it if it does not exist."""
     check_name("topic", topic)
     check_name("schedule", name)
     fields = stored_fields(changes, DEFAULT)
 
     def changed(before: Definition | None, now_ms: int) -> Schedule:
         old = before.schedule.model_dump(exclude_unset=True, exclude={"topic", "name"}) if before else {}
-        if whole:
-            old = {"paused": before.schedule.paused} if before else {}
         old = _without_other_rhythm(old, fields)
         new = {key: value for key, value in (old | fields).items() if value is not DEFAULT}
         return Schedule.of(new | {"topic": topic, "name": name}).checked(now_ms)
@@ -154,34 +152,65 @@ def import_schedules(
     for topic in pruned:
         if topic != _ALL:
             check_name("topic", topic)
+    schedules = _checked(wanted, now_ms)
+    others: list[tuple[str, str]] = []
+    for place in [None] if _ALL in pruned else pruned:
+        others += [(each.topic, each.name) for each in (yield from list_schedules(topics, place)) if each.name]
+    created, changed, unchanged = list[str](), list[str](), list[str]()
+    made = yield from _change_each("set", {place: _made(topics, schedule) for place, schedule in schedules.items()})
+    for (topic, name), done in made.items():
+        outcome = created if not done.existed else changed if done.changed else unchanged
+        outcome.append(f"{topic}/{name}")
+    gone = sorted({*others} - {*schedules})
+    # Others may delete them too.
+    before = f"set {len(made)} of {len(made)} schedules; " if made else ""
+    ends = yield from _change_each("deleted", {place: _deleted(topics, *place) for place in gone}, before)
+    deleted = (f"{topic}/{name}" for (topic, name), end in ends.items() if end.existed)
+    return ImportedSchedules(tuple(created), tuple(changed), tuple(unchanged), tuple(deleted))
+
+
+def _checked(wanted: Mapping[str, Mapping[str, Mapping[str, Any]]], now_ms: int) -> dict[tuple[str, str], Schedule]:
+    """The schedules that an import makes, by topic and name."""
+    schedules: dict[tuple[str, str], Schedule] = {}
     for topic, of_topic in check_mapping("schedules", wanted).items():
         for name, fields in check_mapping(f"schedules of topic {topic}", of_topic).items():
             check_mapping(f"schedule {topic}/{name}", fields)
             try:
-                Schedule.of(stored_fields(fields) | {"topic": topic, "name": name}).checked(now_ms)
+                schedule = Schedule.of(stored_fields(fields) | {"topic": topic, "name": name})
+                schedules[topic, name] = schedule.checked(now_ms)
             except InvalidInput as error:
                 raise InvalidInput(f"{error.field} of schedule {topic}/{name}", error.value, error.expected) from None
-    places = [(topic, name) for topic, of_topic in wanted.items() for name in of_topic]
-    settings = [set_schedule(topics, topic, name, wanted[topic][name], whole=True) for topic, name in places]
-    created, changed, unchanged = list[str](), list[str](), list[str]()
-    for (topic, name), made in zip(places, _all_done((yield from run_each(settings))), strict=True):
-        outcome = created if not made.existed else changed if made.changed else unchanged
-        outcome.append(f"{topic}/{name}")
-    others: list[tuple[str, str]] = []
-    for place in [None] if _ALL in pruned else pruned:
-        others += [(each.topic, each.name) for each in (yield from list_schedules(topics, place)) if each.name]
-    gone = sorted({*others} - {*places})
-    # Others may delete them too.
-    ends = _all_done((yield from run_each([_deleted(topics, topic, name) for topic, name in gone])))
-    deleted = (f"{topic}/{name}" for (topic, name), end in zip(gone, ends, strict=True) if end.existed)
-    return ImportedSchedules(tuple(created), tuple(changed), tuple(unchanged), tuple(deleted))
+    return schedules
 
 
-def _all_done(results: Sequence[T | LisaError]) -> list[T]:
-    """The results; raises the first error among them."""
-    done: list[T] = []
-    for result in results:
+def _made(topics: Topics, schedule: Schedule) -> Flow[Change]:
+    """Makes a schedule as this one, but keeps paused what is paused, unless this says otherwise."""
+
+    def changed(before: Definition | None, _: int) -> Schedule:
+        if before is None or "paused" in schedule.model_fields_set:
+            return schedule
+        return schedule.model_copy(update={"paused": before.schedule.paused})
+
+    return (yield from change(topics, schedule.topic, schedule.name, changed))
+
+
+def _change_each(
+    done: str, changes: Mapping[tuple[str, str], Flow[Change]], before: str = ""
+) -> Flow[dict[tuple[str, str], Change]]:
+    """Makes changes side by side. If some fail, the error says which, and what was done before: the others are made."""
+    results = yield from run_each([told_in_part(each) for each in changes.values()])
+    made: dict[tuple[str, str], Change] = {}
+    failed: dict[str, LisaError] = {}
+    for (topic, name), result in zip(changes, results, strict=True):
         if isinstance(result, LisaError):
-            raise result
-        done.append(result)
-    return done
+            failed[f"{topic}/{name}"] = result
+        else:
+            made[topic, name] = result
+    if not failed:
+        return made
+    error = next(iter(failed.values()))
+    if not (made or before) and all(isinstance(each, UNDONE) for each in failed.values()):
+        raise error
+    names = ", ".join([*islice(failed, _SHOWN), *["…"] * (len(failed) > _SHOWN)])
+    text = f"{before}{done} {len(made)} of {len(results)} schedules; failed for {names}: {error}"
+    raise OutcomeUnknown(text) from error
