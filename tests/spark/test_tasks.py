@@ -174,6 +174,7 @@ def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path)
     assert second["error"].startswith("body must be a value")
     assert (second["row"], "body" in second) == (2, False)
     assert write({"body": ["x"]}, badRows=str(place)).bad_file is None
+    assert list(place.iterdir()) == []
 
 
 def test_twins_write_different_files_at_the_same_time(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every kind of value of Arrow's types: each row is sent as it is, or is bad by itself, and named."""
 
 import json
+import struct
 from datetime import UTC, datetime
 from typing import Any
 
@@ -195,6 +196,17 @@ def test_times_of_day_and_null_literals() -> None:
     [message] = _judged(("body", "delay", "id"), body, pa.nulls(1), pa.nulls(1))
     assert json.loads(body_bytes(message.body, 1_000)) == {"at": "08:30:00", "none": None}
     assert (message.delay, message.id) == (None, None)
+
+
+def test_a_variant_that_is_no_json() -> None:
+    """Not a number, and infinity, make their row bad; words that look like them do not."""
+    fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
+    nan = b"\x1c" + struct.pack("<d", float("nan"))
+    good = VariantVal.parseJson('{"banana": "inf"}')
+    values = [{"value": nan, "metadata": b"\x01\0\0"}, {"value": good.value, "metadata": good.metadata}]
+    bad, sent = _judged(("body",), pa.array(values, pa.struct(fields)))
+    assert bad[1].startswith("body must be a JSON value (")
+    assert sent.body == '{"banana":"inf"}'
 
 
 @pytest.mark.parametrize(

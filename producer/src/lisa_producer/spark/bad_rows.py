@@ -144,7 +144,9 @@ class _DirectorySink:
 
 
 def _line(row: Row, error: LisaError) -> bytes:
-    return _json({"error": str(error), "row": row.number, **row.values})
+    # The column `error` of a nack must not hide why its row is bad.
+    own = {"row_error" if name == "error" else name: value for name, value in row.values.items()}
+    return _json({"error": str(error), "row": row.number, **own})
 
 
 def _cut_line(row: Row, error: LisaError, refusal: LisaError, size: int) -> bytes:
