@@ -17,6 +17,7 @@ from lisa_common.celery_task import message_id, unpack
 from lisa_common.errors import InvalidInput, ServerError
 from lisa_common.logs import event
 from lisa_common.protocol.producing import CancelOutcome
+from lisa_common.validation import is_id
 from lisa_producer.client import Producer
 from lisa_producer.settings import ProducerSettings
 
@@ -84,6 +85,9 @@ class Store:
         with broker_error():
             for retries in range(self._most_retries() + 1):
                 id = message_id(task_id, retries)
+                if not is_id(id):
+                    # Lisa has refused it, and the others of a list have their turn.
+                    continue
                 found = self._producer.find(self._topic, id)
                 if found and found.record and self._producer.cancel(self._topic, id) is CancelOutcome.CANCELLED:
                     request = self._request(found.record.body)
