@@ -177,6 +177,15 @@ def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path)
     assert list(place.iterdir()) == []
 
 
+def test_a_bad_row_is_json_whatever_its_numbers(write: Callable[..., Written], tmp_path: Path) -> None:
+    """Not a number, and infinity, are text there."""
+    done = write({"body": ["NaN", "x"], "delay": [float("nan"), float("-inf")]}, badRows=f"{tmp_path}/")
+    lines = [
+        json.loads(line, parse_constant=pytest.fail) for line in Path(done.bad_file or "").read_text().splitlines()
+    ]
+    assert [(line["body"], line["delay"]) for line in lines] == [("NaN", "NaN"), ("x", "-Infinity")]
+
+
 def test_twins_write_different_files_at_the_same_time(tmp_path: Path) -> None:
     """Both have the same name; the last one stays."""
     first = LineFile(str(tmp_path), "part.jsonl")
