@@ -146,7 +146,7 @@ def test_writes_alike_of_a_micro_batch(redis_url: str, prefix: str) -> None:
 def test_both_times(write: Callable[..., Written]) -> None:
     """A row is due at a time, or after a delay."""
     due = pa.array([1_800_000_000_000_000], pa.timestamp("us", tz="UTC"))
-    with pytest.raises(BadRow, match="delay cannot be combined with at"):
+    with pytest.raises(BadRow, match="delay cannot be combined with due_at"):
         write({"body": ["x"], "due_at": due, "delay": [5]})
 
 

@@ -28,7 +28,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import NullType
 
 from lisa_common.backoff import Backoff
@@ -57,6 +57,8 @@ _STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 _MOST_ROWS = 10_000
+_DEADLOCK = 1213
+"""Of MySQL: two relays looked for the lease of a new topic, and each waits for the other to write it."""
 
 # Made once: SQLAlchemy takes as long to make a statement as to run it.
 _TOPIC: BindParameter[str] = bindparam("of")
@@ -257,7 +259,9 @@ class Relay(Closing):
                 found = connection.execute(_FIRST, {"of": name, "rows": topic.rows}).all()
                 # Before the commit, which may take longer than a cancel takes to follow a send.
                 read_at = time.monotonic()
-        except IntegrityError:
+        except DBAPIError as error:
+            if not isinstance(error, IntegrityError) and getattr(error.orig, "args", ())[:1] != (_DEADLOCK,):
+                raise
             # Another relay has written the lease first.
             return None
         if len(found) < topic.rows:
