@@ -238,6 +238,17 @@ def test_a_revoked_task_is_cancelled(app: Celery, settings: ProducerSettings, pr
     assert producer.find("celery", other.id)
 
 
+def test_a_task_that_only_workers_can_read_is_revoked(
+    app: Celery, settings: ProducerSettings, producer: Producer
+) -> None:
+    """So are the others of the call."""
+    app.conf.update(task_serializer="pickle", accept_content=["json"])
+    bridge(app, settings=settings)
+    sent = [_add(app, n, countdown=60) for n in range(2)]
+    app.control.revoke([result.id for result in sent])
+    assert [(result.state, producer.find("celery", result.id)) for result in sent] == [("REVOKED", None)] * 2
+
+
 def test_a_revoke_on_one_worker_cancels_nothing(app: Celery, settings: ProducerSettings, producer: Producer) -> None:
     """It speaks of a worker; what waits is in none."""
     bridge(app, settings=settings)

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from celery.app.task import Context
 from kombu.compression import decompress
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError, OperationalError
 from kombu.serialization import loads, prepare_accept_content
 from kombu.utils.objects import cached_property
 
@@ -107,5 +107,11 @@ class Store:
         if compression := headers.get("compression"):
             body = decompress(body, compression)
         types = options["content_type"], options["content_encoding"]
-        content: Any = loads(body, *types, accept=prepare_accept_content(self._app.conf.accept_content))
+        try:
+            content: Any = loads(body, *types, accept=prepare_accept_content(self._app.conf.accept_content))
+        except KombuError as error:
+            # Such as pickle, which only workers accept. It is revoked all the same; a chord is not told.
+            text = "task %s is revoked unread: %s"
+            logger.warning(text, headers["id"], error, extra=event("celery_task_unread", id=headers["id"]))
+            return Context(headers)
         return Context(headers | content[2])
