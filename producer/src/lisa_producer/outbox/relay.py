@@ -57,6 +57,7 @@ _STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 _MOST_ROWS = 10_000
+_LONGEST_LEASE_S = 3_600
 _DEADLOCK = 1213
 """Of MySQL: two relays looked for the lease of a new topic, and each waits for the other to write it."""
 
@@ -68,7 +69,9 @@ _UNTIL = now_ms() + bindparam("lease_ms", type_=BigInteger)
 _OF_TOPIC = update(LEASES).where(LEASES.c.topic == _TOPIC)
 _MINE = _OF_TOPIC.where(LEASES.c.owner == _ME)
 _TAKE = _OF_TOPIC.where(LEASES.c.owner == "").values(owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
-_TAKE_OVER = _OF_TOPIC.where(or_(LEASES.c.owner == _ME, LEASES.c.until_ms < now_ms())).values(owner=_ME)
+# One that lasts for longer than any is of a clock that was set back since: nobody would wait for its end.
+_HAS_ENDED = or_(LEASES.c.until_ms < now_ms(), LEASES.c.until_ms > now_ms() + _LONGEST_LEASE_S * 1000)
+_TAKE_OVER = _OF_TOPIC.where(or_(LEASES.c.owner == _ME, _HAS_ENDED)).values(owner=_ME)
 _RENEW = _MINE.values(until_ms=_UNTIL, began_ms=func.coalesce(LEASES.c.began_ms, now_ms()))
 _FIND_LEASE = select(LEASES.c.topic).where(LEASES.c.topic == _TOPIC)
 _NEW_LEASE = insert(LEASES).values(topic=_TOPIC, owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
@@ -168,7 +171,7 @@ class Relay(Closing):
         self._engine = engine
         self._most_rows = check_int("rows", rows, 1, _MOST_ROWS)
         self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
-        self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=3_600)
+        self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=_LONGEST_LEASE_S)
         given = ProducerSettings.of(settings, redis_url=url)
         # It waits by itself, and without a lease.
         self._producer = Producer(confirm=confirm, settings=given.model_copy(update={"patience_s": 0.0}))
