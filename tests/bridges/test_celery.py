@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from celery.signals import after_task_publish, before_task_publish
 from kombu.exceptions import OperationalError
 
-from lisa_common.celery_task import unpack
+from lisa_common.celery_task import message_id, unpack
 from lisa_consumer import ConsumerSettings
 from lisa_consumer.celery import beat, forwarder
 from lisa_producer import InvalidInput, Producer, ProducerSettings
@@ -125,6 +125,21 @@ def test_what_lisa_cannot_keep_is_one_clear_error(app: Celery, settings: Produce
     assert _in_broker(app) == []
 
 
+def test_a_retry_that_lisa_cannot_keep_goes_to_celery(
+    app: Celery, settings: ProducerSettings, producer: Producer
+) -> None:
+    """Celery's workers drop a task whose retry raises. A long id is no reason: Lisa keeps the retry by another one."""
+    bridge(app, settings=settings)
+    app.send_task("elsewhere", ["x" * 2_000_000], countdown=60, retries=1)
+    [message] = _in_broker(app)
+    assert message.headers["eta"]
+    long = _add(app, countdown=60, retries=1, task_id="x" * 195)
+    assert _in_broker(app) == []
+    assert producer.find("celery", message_id(long.id, 1))
+    app.control.revoke(["y" * 201, "a\nb", long.id])
+    assert (long.state, producer.find("celery", message_id(long.id, 1))) == ("REVOKED", None)
+
+
 def test_while_lisa_is_away_callers_see_the_error_of_a_broker(app: Celery, reserve_port: Any) -> None:
     """It is raised after the retries of Celery's policy; near tasks do not need Lisa."""
     bridge(app, url=f"redis://127.0.0.1:{reserve_port()}")
@@ -221,6 +236,17 @@ def test_a_revoked_task_is_cancelled(app: Celery, settings: ProducerSettings, pr
     assert producer.find("celery", f"{retried.id} retry 1") is None
     assert other.state == "PENDING"
     assert producer.find("celery", other.id)
+
+
+def test_a_task_that_only_workers_can_read_is_revoked(
+    app: Celery, settings: ProducerSettings, producer: Producer
+) -> None:
+    """So are the others of the call."""
+    app.conf.update(task_serializer="pickle", accept_content=["json"])
+    bridge(app, settings=settings)
+    sent = [_add(app, n, countdown=60) for n in range(2)]
+    app.control.revoke([result.id for result in sent])
+    assert [(result.state, producer.find("celery", result.id)) for result in sent] == [("REVOKED", None)] * 2
 
 
 def test_a_revoke_on_one_worker_cancels_nothing(app: Celery, settings: ProducerSettings, producer: Producer) -> None:

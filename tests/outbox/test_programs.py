@@ -144,7 +144,7 @@ def test_the_status_says_what_waits(engine: Engine, commands: Commands) -> None:
     assert ran.code == 1
     assert ran.out.startswith("waiting 2, the oldest for ")
     assert ran.out.endswith("; set aside 1\n")
-    for wrong in ("nonsense", "oracle://u:secret@localhost/x", "sqlite:////nowhere/at/all.db"):
+    for wrong in ("nonsense", "oracle://u:secret@localhost/x", "postgresql://u:p@ss:secret@h/x", "sqlite:////nowhere"):
         ran = commands.producer("outbox", "status", "--database", wrong)
         assert ran.code == 2
         assert "secret" not in ran.err

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, func, insert, select, text, update
 
 from lisa_producer import Message, Producer, ProducerSettings, State
 from lisa_producer.outbox import Outbox, Relay
@@ -402,6 +402,39 @@ def test_several_relays_keep_the_order(engine: Engine, producer: Producer, relay
         wait_until(lambda: count(engine) == 0, 60)
     for topic in ("orders", "returns"):
         assert {body_of(producer, id, topic) for id in ids} == {b"third"}
+
+
+def test_a_lease_of_a_clock_that_was_set_back(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:
+    """A dead relay has it until a year that nobody will wait for; of those that may last, the end is waited for."""
+    with engine.begin() as connection:
+        Outbox().send(connection, "orders", "x", id="a", delay=60)
+        connection.execute(insert(LEASES).values(topic="orders", owner="dead", until_ms=now_ms() + 3_500_000))
+    assert relays(engine).relay_once() == 0
+    with engine.begin() as connection:
+        connection.execute(update(LEASES).values(until_ms=now_ms() + 366 * 86_400_000))
+    assert relays(engine).relay_once() == 1
+    assert body_of(producer, "a") == b"x"
+
+
+@pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
+def test_two_relays_that_meet_at_a_new_topic(engine: Engine, relays: Callable[..., Relay]) -> None:
+    """MariaDB ends one of them for a deadlock: for that relay, the other has the topic."""
+    lease = {"owner": "other", "until_ms": 0}
+    with engine.begin() as connection:
+        Outbox().send(connection, "orders", 1)
+    relay, relayed = relays(engine), list[int]()
+    thread = threading.Thread(target=lambda: relayed.append(relay.relay_once()))
+    with engine.begin() as other, engine.connect() as watcher:
+        # It has written more, so MariaDB ends the relay.
+        other.execute(insert(LEASES), [{"topic": f"z{number}"} | lease for number in range(50)])
+        other.execute(update(LEASES).where(LEASES.c.topic == "orders").values(owner="other"))
+        thread.start()
+        inserts = "INFO LIKE 'INSERT INTO lisa_outbox_lease%'"
+        waiting = text(f"SELECT COUNT(*) FROM information_schema.processlist WHERE {inserts}")  # noqa: S608
+        wait_until(lambda: watcher.scalar(waiting) == 1, what="a relay that waits for the lease")
+        other.execute(insert(LEASES).values(topic="orders", **lease))
+        thread.join()
+    assert relayed == [0]
 
 
 def test_a_later_row_that_becomes_visible_first_hides_none(

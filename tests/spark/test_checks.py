@@ -43,6 +43,15 @@ BAD_OPTIONS = {
         r"redis_url must be a URL that begins with redis.*; got 'http://u:\*\*\*@x'",
     ),
     "bad place": ({"badRows": "a b"}, "badRows must be 1 to 128 letters.*; got 'a b'"),
+    "no place": ({"outcomes": ""}, "option outcomes must be at least 1 character; got ''"),
+    "one column for two": (
+        {"idColumn": "x", "bodyColumn": "X"},
+        "option idColumn must be a column that no other option names; got 'x'",
+    ),
+    "unconfirmed change": (
+        {"operation": "cancel", "confirmReplicas": 1},
+        "option confirmReplicas cannot be combined with operation=cancel",
+    ),
     "bad confirm": ({"confirmReplicas": -1}, "option confirmReplicas must be .* 0; got '-1'"),
 }
 

@@ -128,6 +128,11 @@ def test_a_password_does_not_stay_in_the_session(topic: SparkTopic) -> None:
         for _ in range(2):
             register(topic.spark)
             assert topic.spark.conf.get(name, None) is None
+    for name in ("spark.lisa.url", "spark.lisa.secret.url"):
+        topic.spark.conf.set(name, url)
+    register(topic.spark, topic.url)
+    assert [row for row in topic.spark.sql("SET").collect() if "open-sesame" in str(row)] == []
+    register(topic.spark)
     with pytest.raises(PythonException, match="localhost:1"):
         topic.write(topic.spark.sql("SELECT 'x' AS body"), url=None, patience=0.1)
 

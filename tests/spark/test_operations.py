@@ -106,6 +106,42 @@ def test_upsert_of_a_bad_row(producer: Producer, apply: Apply) -> None:
     assert producer.find("bad-orders", "none") is None
 
 
+def test_upsert_of_ids_that_come_twice(producer: Producer, apply: Apply) -> None:
+    """The later row of a task counts, also where the first has sent the message."""
+    written, _ = apply("upsert", {"id": ["new", "a", "new", "a"], "body": ["1", "1", "2", "2"], "delay": [60.0] * 4})
+    assert (written.sent, written.duplicates) == (4, 0)
+    for id in ("new", "a"):
+        found = producer.find("orders", id)
+        assert found
+        assert found.record
+        assert found.record.body == b"2"
+
+
+def test_outcomes_that_cannot_be_written(producer: Producer, apply: Apply, tmp_path: Path) -> None:
+    """The task fails before it has changed anything: another try finds all as it was."""
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        apply("cancel", {"id": ["a"]}, outcomes=f"{tmp_path}/file/outcomes")
+    assert producer.find("orders", "a")
+
+
+def test_a_task_without_outcomes_leaves_no_file(apply: Apply, tmp_path: Path) -> None:
+    """All of its rows are bad."""
+    written, _ = apply("cancel", {"id": ["\n"]}, badRows=f"{tmp_path}/bad/")
+    assert (written.bad, written.outcome_file, list((tmp_path / "outcomes").iterdir())) == (1, None, [])
+
+
+@pytest.mark.parametrize("receipt", ["x", None, '["g","","1-1","id",1e400,1]', "[" * 3_000])
+def test_a_bad_receipt_is_set_aside_with_its_reason(apply: Apply, receipt: str, tmp_path: Path) -> None:
+    """Its own error, which the column has, is there, too; the others are nacked."""
+    rows = {"receipt": [receipt, '["g","","1-1","other",1,1]'], "error": ["no page", "no page"]}
+    written, outcomes = apply("nack", rows, badRows=f"{tmp_path}/bad/")
+    assert (written.bad, outcomes) == (1, {"other": "stale"})
+    line = json.loads(Path(written.bad_file or "").read_text())
+    assert line["error"].startswith("receipt must be the receipt of a row of a stream; got ")
+    assert line["row_error"] == "no page"
+
+
 def _kill(redis_url: str, prefix: str, *ids: str) -> None:
     """Rejects messages that are sent for it, due now."""
     for keys in [ShardKeys(prefix, "orders", shard) for shard in ("", "0.1", "1.1", "2.1")]:

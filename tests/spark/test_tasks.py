@@ -146,7 +146,7 @@ def test_writes_alike_of_a_micro_batch(redis_url: str, prefix: str) -> None:
 def test_both_times(write: Callable[..., Written]) -> None:
     """A row is due at a time, or after a delay."""
     due = pa.array([1_800_000_000_000_000], pa.timestamp("us", tz="UTC"))
-    with pytest.raises(BadRow, match="delay cannot be combined with at"):
+    with pytest.raises(BadRow, match="delay cannot be combined with due_at"):
         write({"body": ["x"], "due_at": due, "delay": [5]})
 
 
@@ -174,6 +174,16 @@ def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path)
     assert second["error"].startswith("body must be a value")
     assert (second["row"], "body" in second) == (2, False)
     assert write({"body": ["x"]}, badRows=str(place)).bad_file is None
+    assert list(place.iterdir()) == []
+
+
+def test_a_bad_row_is_json_whatever_its_numbers(write: Callable[..., Written], tmp_path: Path) -> None:
+    """Not a number, and infinity, are text there."""
+    done = write({"body": ["NaN", "x"], "delay": [float("nan"), float("-inf")]}, badRows=f"{tmp_path}/")
+    lines = [
+        json.loads(line, parse_constant=pytest.fail) for line in Path(done.bad_file or "").read_text().splitlines()
+    ]
+    assert [(line["body"], line["delay"]) for line in lines] == [("NaN", "NaN"), ("x", "-Infinity")]
 
 
 def test_twins_write_different_files_at_the_same_time(tmp_path: Path) -> None:

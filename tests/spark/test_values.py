@@ -1,6 +1,7 @@
 """Every kind of value of Arrow's types: each row is sent as it is, or is bad by itself, and named."""
 
 import json
+import struct
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,14 +66,16 @@ def test_headers_that_are_not_utf_8() -> None:
 
 def test_times_beyond_the_years() -> None:
     """In a column of its own, and within a struct."""
-    times = pa.array([0, 2**62, -(2**62)], pa.int64()).view(_UTC)
+    times = pa.array([1_000_000, 2**62, -(2**62)], pa.int64()).view(_UTC)
     good, *bad = _judged(("body", "due_at"), pa.array(["x"] * 3), times)
-    assert good.at == datetime(1970, 1, 1, tzinfo=UTC)
+    assert good.at == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert all(error.startswith("due_at must be microseconds since 1970") for _, error in bad)
     good, *bad = _judged(("body",), pa.StructArray.from_arrays([times], names=["at"]))
-    assert good.body == {"at": "1970-01-01T00:00:00+00:00"}
+    assert good.body == {"at": "1970-01-01T00:00:01+00:00"}
     assert all(error.startswith("body must be text in UTF-8, and times of the years 1 to 9999") for _, error in bad)
     assert "{'at': 4611686018427387904}" in bad[0][1]
+    [(_, error)] = _judged(("body", "due_at"), pa.array(["x"]), pa.array([2**52], pa.int64()).view(_UTC))
+    assert error.startswith("due_at must be a time from 1970 to ")
 
 
 def test_days_beyond_the_years() -> None:
@@ -195,6 +198,17 @@ def test_times_of_day_and_null_literals() -> None:
     [message] = _judged(("body", "delay", "id"), body, pa.nulls(1), pa.nulls(1))
     assert json.loads(body_bytes(message.body, 1_000)) == {"at": "08:30:00", "none": None}
     assert (message.delay, message.id) == (None, None)
+
+
+def test_a_variant_that_is_no_json() -> None:
+    """Not a number, and infinity, make their row bad; words that look like them do not."""
+    fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
+    nan = b"\x1c" + struct.pack("<d", float("nan"))
+    good = VariantVal.parseJson('{"banana": "inf"}')
+    values = [{"value": nan, "metadata": b"\x01\0\0"}, {"value": good.value, "metadata": good.metadata}]
+    bad, sent = _judged(("body",), pa.array(values, pa.struct(fields)))
+    assert bad[1].startswith("body must be a JSON value (")
+    assert sent.body == '{"banana":"inf"}'
 
 
 @pytest.mark.parametrize(

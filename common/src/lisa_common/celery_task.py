@@ -4,9 +4,12 @@ Needs kombu, which comes with Celery.
 """
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 from kombu.utils.json import dumps, loads
+
+from lisa_common.validation import is_id
 
 __all__ = ["TOPIC", "message_id", "pack", "unpack"]
 
@@ -16,7 +19,11 @@ TOPIC = "celery"
 
 def message_id(task_id: str, retries: int) -> str:
     """Returns the id of the message for a task, or for one of its retries, which keep the id of the task."""
-    return f"{task_id} retry {retries}" if retries else task_id
+    id = f"{task_id} retry {retries}" if retries else task_id
+    if retries and not is_id(id):
+        # Longer than Lisa keeps, while the task may run: its retry must not be lost.
+        id = f"{blake2b(task_id.encode(), digest_size=16).hexdigest()} retry {retries}"
+    return id
 
 
 def pack(body: bytes, options: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from celery.app.task import Context
 from kombu.compression import decompress
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError, OperationalError
 from kombu.serialization import loads, prepare_accept_content
 from kombu.utils.objects import cached_property
 
@@ -17,6 +17,7 @@ from lisa_common.celery_task import message_id, unpack
 from lisa_common.errors import InvalidInput, ServerError
 from lisa_common.logs import event
 from lisa_common.protocol.producing import CancelOutcome
+from lisa_common.validation import is_id
 from lisa_producer.client import Producer
 from lisa_producer.settings import ProducerSettings
 
@@ -84,6 +85,9 @@ class Store:
         with broker_error():
             for retries in range(self._most_retries() + 1):
                 id = message_id(task_id, retries)
+                if not is_id(id):
+                    # Lisa has refused it, and the others of a list have their turn.
+                    continue
                 found = self._producer.find(self._topic, id)
                 if found and found.record and self._producer.cancel(self._topic, id) is CancelOutcome.CANCELLED:
                     request = self._request(found.record.body)
@@ -103,5 +107,11 @@ class Store:
         if compression := headers.get("compression"):
             body = decompress(body, compression)
         types = options["content_type"], options["content_encoding"]
-        content: Any = loads(body, *types, accept=prepare_accept_content(self._app.conf.accept_content))
+        try:
+            content: Any = loads(body, *types, accept=prepare_accept_content(self._app.conf.accept_content))
+        except KombuError as error:
+            # Such as pickle, which only workers accept. It is revoked all the same; a chord is not told.
+            text = "task %s is revoked unread: %s"
+            logger.warning(text, headers["id"], error, extra=event("celery_task_unread", id=headers["id"]))
+            return Context(headers)
         return Context(headers | content[2])

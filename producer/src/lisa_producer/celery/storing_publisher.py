@@ -1,5 +1,6 @@
 """Takes the place of kombu's producer for a task that is due later."""
 
+import logging
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,10 +12,13 @@ from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCH
 from kombu.utils.functional import retry_over_time
 
 from lisa_common.celery_task import message_id, pack
-from lisa_common.errors import ServerError
+from lisa_common.errors import InvalidInput, ServerError
+from lisa_common.logs import event
 from lisa_producer.celery.store import Store, broker_error
 
 __all__ = ["StoringPublisher"]
+
+logger = logging.getLogger(__name__)
 
 
 class StoringPublisher:
@@ -42,8 +46,15 @@ class StoringPublisher:
         limits = (
             {name: policy[name] for name in _LIMITS if name in policy} if options.get("retry") else {"max_retries": 0}
         )
-        with broker_error():
-            is_stored = retry_over_time(self._store.send, ServerError, (id, data, self._due), **limits)
+        try:
+            with broker_error():
+                is_stored = retry_over_time(self._store.send, ServerError, (id, data, self._due), **limits)
+        except InvalidInput as error:
+            # Celery's workers drop a task whose retry cannot be sent.
+            if not headers.get("retries"):
+                raise
+            logger.warning("a retry goes to Celery's broker: %s", error, extra=event("celery_retry_refused", id=id))
+            is_stored = False
         # Lisa keeps one message of an id. Celery takes any number.
         return None if is_stored else self._producer.publish(body, *args, headers=headers, **options)
 

@@ -30,7 +30,9 @@ def opened(url: str) -> Iterator[Engine]:
     try:
         engine = create_engine(url, pool_pre_ping=True)
     except (ArgumentError, ModuleNotFoundError, ValueError) as error:
-        expected = f"SQLAlchemy's URL of a database whose driver is installed ({named_text(error)})"
+        # Where Python cannot read the port, it shows what follows a colon: it may be the rest of a password.
+        reason = "in a password, write : / @ as %XX" if isinstance(error, ValueError) else named_text(error)
+        expected = f"SQLAlchemy's URL of a database whose driver is installed ({reason})"
         raise InvalidInput("database", Verbatim("another one"), expected.replace(url, "…")) from None
     if _is_missing_file(engine.url):
         raise InvalidInput("database", engine.url.render_as_string(), "a file that exists")

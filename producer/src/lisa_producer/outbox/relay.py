@@ -25,9 +25,11 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    type_coerce,
     update,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.types import NullType
 
 from lisa_common.backoff import Backoff
 from lisa_common.client.closing import Closing
@@ -55,6 +57,9 @@ _STUCK_S = 30.0
 _FIRST_ROWS = 100
 """Bodies may be large: more rows are read at once when it is known how large they are."""
 _MOST_ROWS = 10_000
+_LONGEST_LEASE_S = 3_600
+_DEADLOCK = 1213
+"""Of MySQL: two relays looked for the lease of a new topic, and each waits for the other to write it."""
 
 # Made once: SQLAlchemy takes as long to make a statement as to run it.
 _TOPIC: BindParameter[str] = bindparam("of")
@@ -64,7 +69,9 @@ _UNTIL = now_ms() + bindparam("lease_ms", type_=BigInteger)
 _OF_TOPIC = update(LEASES).where(LEASES.c.topic == _TOPIC)
 _MINE = _OF_TOPIC.where(LEASES.c.owner == _ME)
 _TAKE = _OF_TOPIC.where(LEASES.c.owner == "").values(owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
-_TAKE_OVER = _OF_TOPIC.where(or_(LEASES.c.owner == _ME, LEASES.c.until_ms < now_ms())).values(owner=_ME)
+# One that lasts for longer than any is of a clock that was set back since: nobody would wait for its end.
+_HAS_ENDED = or_(LEASES.c.until_ms < now_ms(), LEASES.c.until_ms > now_ms() + _LONGEST_LEASE_S * 1000)
+_TAKE_OVER = _OF_TOPIC.where(or_(LEASES.c.owner == _ME, _HAS_ENDED)).values(owner=_ME)
 _RENEW = _MINE.values(until_ms=_UNTIL, began_ms=func.coalesce(LEASES.c.began_ms, now_ms()))
 _FIND_LEASE = select(LEASES.c.topic).where(LEASES.c.topic == _TOPIC)
 _NEW_LEASE = insert(LEASES).values(topic=_TOPIC, owner=_ME, until_ms=_UNTIL, began_ms=now_ms())
@@ -72,7 +79,9 @@ _TRIED_MS = select(now_ms() - LEASES.c.began_ms).where(LEASES.c.topic == _TOPIC)
 _IDS = select(ROWS.c.message_id).where(ROWS.c.topic == _TOPIC, WAITS).order_by(ROWS.c.id).limit(_MOST_ROWS)
 _FIRST = (
     select(
-        *(ROWS.c[name] for name in ("id", "command", "message_id", "due", "options", "body")),
+        *(ROWS.c[name] for name in ("id", "command", "message_id", "due", "options")),
+        # As the driver reads it: SQLAlchemy fails for text in SQLite, and with it the whole query.
+        type_coerce(ROWS.c.body, NullType()),
         (now_ms() - ROWS.c.created_ms).label("age_ms"),
     )
     .where(ROWS.c.topic == _TOPIC, WAITS)
@@ -162,7 +171,7 @@ class Relay(Closing):
         self._engine = engine
         self._most_rows = check_int("rows", rows, 1, _MOST_ROWS)
         self._poll_s = duration_ms("poll", poll, low_ms=10, high_s=60) / 1000
-        self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=3_600)
+        self._lease_ms = duration_ms("lease", lease, low_ms=1_000, high_s=_LONGEST_LEASE_S)
         given = ProducerSettings.of(settings, redis_url=url)
         # It waits by itself, and without a lease.
         self._producer = Producer(confirm=confirm, settings=given.model_copy(update={"patience_s": 0.0}))
@@ -253,7 +262,9 @@ class Relay(Closing):
                 found = connection.execute(_FIRST, {"of": name, "rows": topic.rows}).all()
                 # Before the commit, which may take longer than a cancel takes to follow a send.
                 read_at = time.monotonic()
-        except IntegrityError:
+        except DBAPIError as error:
+            if not isinstance(error, IntegrityError) and getattr(error.orig, "args", ())[:1] != (_DEADLOCK,):
+                raise
             # Another relay has written the lease first.
             return None
         if len(found) < topic.rows:
@@ -389,7 +400,7 @@ class Relay(Closing):
             topic.rows = max(1, min(topic.rows, len(claim.rows)) // 2)
             return
         if failure is None:
-            size = sum(len(row.body or b"") for row in claim.rows) // max(1, len(claim.rows))
+            size = sum(row.size for row in claim.rows) // max(1, len(claim.rows))
             topic.rows = min(self._most_rows, 2 * topic.rows, max(1, _BATCH_BYTES // max(1, size)))
             if topic.failures:
                 logger.info("the outbox relays to %s again", name, extra=event("outbox_resumed", topic=name))

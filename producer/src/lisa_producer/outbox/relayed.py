@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,30 +12,41 @@ from typing import Any, NamedTuple
 from lisa_common.errors import InvalidInput
 from lisa_common.model.message import Message, Outgoing, RepeatedDue
 from lisa_common.model.policy import Policy
+from lisa_common.validation import MAX_DELAY_S, check_int
 
 __all__ = ["RelayedMessage", "Row"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = frozenset({"ttl_ms", "max_retries", "priority", "headers", "if_exists"})
+_MOST_MS = MAX_DELAY_S * 1000
 
 
 class Row(NamedTuple):
-    """A waiting row, read at a moment of the monotonic clock when it was `age_ms` old."""
+    """A waiting row, read at a moment of the monotonic clock when it was `age_ms` old.
+
+    Anybody may write rows, and SQLite keeps values of any type: nothing of a row is as it must be before it is checked.
+    """
 
     id: int
     command: str
     message_id: str
     due: str
     options: str | None
-    body: bytes | None
+    body: Any
     age_ms: int
     read_at: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return memoryview(self.body).nbytes if isinstance(self.body, bytes | memoryview) else len(str(self.body or ""))
 
     def due_text(self) -> str:
         """The due time for Lisa now: the rest of the delay, or ms since 1970. Raises InvalidInput."""
         number = self.due.removeprefix("+")
-        if not number.isdecimal():
-            raise InvalidInput("due", self.due, "ms since 1970, or +ms")
+        most_ms = _MOST_MS + (time.time() * 1000 if number == self.due else 0)
+        if not re.fullmatch(r"[0-9]{1,15}", number) or int(number) > most_ms:
+            raise InvalidInput("due", self.due, "ms since 1970, or +ms, up to 10 years from now")
         if number == self.due:
             return number
         passed_ms = max(0, self.age_ms) + (time.monotonic() - self.read_at) * 1000
@@ -57,10 +69,10 @@ class Row(NamedTuple):
         if not isinstance(options, dict) or not options.keys() <= _FIELDS:
             raise InvalidInput("options", self.options, f"a JSON object of {', '.join(sorted(_FIELDS))}")
         ttl_ms = options.pop("ttl_ms", None)
-        ttl = ttl_ms / 1000 if isinstance(ttl_ms, int) else ttl_ms
-        return RelayedMessage(
-            body=bytes(self.body or b""), id=self.message_id, ttl=ttl, row=self, since=since, **options
-        )
+        ttl = None if ttl_ms is None else check_int("ttl_ms", ttl_ms, 1, _MOST_MS) / 1000
+        if not isinstance(self.body, bytes | str | memoryview | None):
+            raise InvalidInput("body", self.body, "bytes or text")
+        return RelayedMessage(body=self.body or b"", id=self.message_id, ttl=ttl, row=self, since=since, **options)
 
 
 @dataclass(slots=True, kw_only=True)

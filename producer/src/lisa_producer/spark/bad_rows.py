@@ -144,7 +144,9 @@ class _DirectorySink:
 
 
 def _line(row: Row, error: LisaError) -> bytes:
-    return _json({"error": str(error), "row": row.number, **row.values})
+    # The column `error` of a nack must not hide why its row is bad.
+    own = {"row_error" if name == "error" else name: value for name, value in row.values.items()}
+    return _json({"error": str(error), "row": row.number, **own})
 
 
 def _cut_line(row: Row, error: LisaError, refusal: LisaError, size: int) -> bytes:
@@ -157,4 +159,8 @@ def _cut_line(row: Row, error: LisaError, refusal: LisaError, size: int) -> byte
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, default=to_json_value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    text = json.dumps(content, default=to_json_value, ensure_ascii=False)
+    if "NaN" in text or "Infinity" in text:
+        # As text, because JSON has no such numbers: readers in other languages would fail.
+        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace")

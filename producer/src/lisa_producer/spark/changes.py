@@ -17,7 +17,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.validation import check_id, check_name
 from lisa_producer.client import Producer
 from lisa_producer.message import Message, due_argument
-from lisa_producer.results import PartialSend, SendResult
+from lisa_producer.results import PartialSend, SendOutcome, SendResult
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.receipts import read_receipt
@@ -182,7 +182,7 @@ class Changes:
         return outcomes
 
     def _send_unknown(self, topic: str, items: list[_Item], outcomes: list[tuple[str, int] | None]) -> None:
-        """Sends what nothing is known of."""
+        """Sends what nothing is known of; updates what an earlier row, or another task, has sent meanwhile."""
         new = [at for at, answer in enumerate(outcomes) if answer and answer[0] == UpdateOutcome.UNKNOWN]
 
         def take(result: SendResult) -> None:
@@ -197,6 +197,10 @@ class Changes:
             self._producer.send_many(topic, messages, on_result=take)
         except PartialSend as error:
             raise error.__cause__ or error from None
+        if known := [at for at in new if outcomes[at] == (SendOutcome.DUPLICATE, 0)]:
+            answers = self._run(self._ask(topic, [items[at] for at in known], _update))
+            for at, answer in zip(known, answers, strict=True):
+                outcomes[at] = answer
 
     def _settle(self, topic: str, items: list[_Item]) -> Flow[list[tuple[str, int]]]:
         """Nacks deliveries."""

@@ -19,19 +19,28 @@ class LineFile:
         self._scratch = f"{directory}/_{name}.{uuid4().hex}"
         self._place = f"{place.rstrip('/')}/{name}"
         self._open: pa.NativeFile | None = None
+        self._has_lines = False
         self.file: str | None = None
         """The file, after `close`, if there is any line."""
 
-    def write(self, line: bytes) -> None:
-        """Adds a line."""
+    def open(self) -> pa.NativeFile:
+        """Begins the file. Raises OSError for a place that takes none."""
         if self._open is None:
             self._files.create_dir(self._directory, recursive=True)
             self._open = self._files.open_output_stream(self._scratch)
-        self._open.write(line + b"\n")
+        return self._open
+
+    def write(self, line: bytes) -> None:
+        """Adds a line."""
+        self.open().write(line + b"\n")
+        self._has_lines = True
 
     def close(self) -> None:
-        """Keeps the lines, as the task has succeeded."""
-        if self._open is not None:
+        """Keeps the lines, as the task has succeeded; without any, removes those of an earlier try."""
+        if not self._has_lines:
+            self.discard()
+            _remove(self._files, self._path)
+        elif self._open is not None:
             self._open.close()
             self._files.move(self._scratch, self._path)
             self.file = self._place
@@ -45,7 +54,10 @@ class LineFile:
 
 def remove_file(place: str) -> None:
     """Removes the file of a task, as its job has failed."""
-    files, path = _locate(place)
+    _remove(*_locate(place))
+
+
+def _remove(files: fs.FileSystem, path: str) -> None:
     if files.get_file_info(path).type is not fs.FileType.NotFound:
         files.delete_file(path)
 

@@ -22,7 +22,7 @@ from pydantic import (
 from pyspark.sql.types import StructType
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_common.errors import CannotCombine, InvalidInput, InvalidSettings
 from lisa_common.model.topic_pattern import TopicPattern
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
@@ -127,7 +127,7 @@ class WriteOptions(_Options):
     """What is done with each row."""
     group: _Name | None = None
     """The group of dead letters and deliveries whose rows do not name one."""
-    outcomes: str | None = None
+    outcomes: Annotated[str, Field(min_length=1)] | None = None
     """A directory for the outcome of each row, as JSON."""
     bad_rows: str | None = None
     """Where invalid rows go: a topic, or with a slash in it a directory. None: they fail the task."""
@@ -168,6 +168,9 @@ class WriteOptions(_Options):
         for option, value in (("maxRowsPerSecond", self.max_rows_per_second), ("rememberDays", self.remember_days)):
             if value and self.topic is None:
                 raise InvalidInput(f"option {option}", value, "given with the option topic, beside which it is kept")
+        if self.confirm and self.operation != "send":
+            name = "confirmReplicas" if self.confirm_replicas else "confirmFsync"
+            raise CannotCombine(f"option {name}", self.confirm, f"operation={self.operation}")
         return self
 
     @property
@@ -180,8 +183,13 @@ class WriteOptions(_Options):
     def columns(self, schema: StructType) -> Columns:
         """The columns of a frame, checked; raises InvalidInput."""
         given = {name: str(getattr(self, name)) for name in type(self).model_fields if name.endswith("_column")}
-        renamed = {column.lower(): name.removesuffix("_column") for name, column in given.items()}
-        renamed = {column: name for column, name in renamed.items() if column != name}
+        renamed: dict[str, str] = {}
+        for name, column in given.items():
+            if column.lower() == name.removesuffix("_column"):
+                continue
+            if column.lower() in renamed:
+                raise InvalidInput(f"option {_camel(name)}", column, "a column that no other option names")
+            renamed[column.lower()] = name.removesuffix("_column")
         return check_columns(
             schema, self.topic, self.operation, renamed=renamed, ignore_others=self.extra_columns == "ignore"
         )

@@ -26,5 +26,5 @@ def read_receipt(receipt: object) -> tuple[str, str, Entry]:
     try:
         group, shard, entry, id, due_ms, attempt = json.loads(str(receipt))
         return check_name("group", group), str(shard), Entry(str(entry), check_id(id), int(due_ms), int(attempt))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
         raise InvalidInput("receipt", receipt, "the receipt of a row of a stream") from None

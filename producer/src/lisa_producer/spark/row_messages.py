@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import CannotCombine, InvalidInput
 from lisa_common.model.key import KEY_HEADER
-from lisa_common.validation import check_name
+from lisa_common.validation import check_name, moment_ms
 from lisa_producer.message import Message
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.values import Invalid, values_of
@@ -69,6 +69,8 @@ def message_of(row: Row, columns: Columns) -> tuple[str, Message]:
         raise InvalidInput("body", None, "a value")
     fields.pop("topic", None)
     due = fields.pop("due_at", None)
+    if due is not None and "delay" in fields:
+        raise CannotCombine("delay", fields["delay"], "due_at")
     headers = fields.get("headers")
     # A frame may have a column `key` of its own, as those of Kafka have.
     key = headers.get(KEY_HEADER) if isinstance(headers, Mapping) else None
@@ -78,6 +80,8 @@ def message_of(row: Row, columns: Columns) -> tuple[str, Message]:
 def moment_of(microseconds: int) -> datetime:
     """The time of a value of `due_at`; raises InvalidInput."""
     try:
-        return _EPOCH + timedelta(microseconds=microseconds)
+        moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         raise InvalidInput("due_at", microseconds, "microseconds since 1970 up to the year 9999") from None
+    moment_ms("due_at", moment)
+    return moment

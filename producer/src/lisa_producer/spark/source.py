@@ -31,7 +31,7 @@ _KEPT = "lisa"
 _PLAIN_URL, _SECRET_URL = _CONF + "url", _CONF + "secret.url"
 """Spark hides values of names that contain `secret` among those of spark-defaults.conf."""
 _hidden: dict[str, str] = {}
-"""The URL that was taken out of a session, for further calls of `register`."""
+"""The URL that was taken out of a session, by application, for further calls of `register`."""
 _TARGET = {"url", "prefix", "topic"}
 """Options that name a target: who gives one means no table's."""
 _OPTIONS_OF_SESSIONS = ("url", "prefix", "timeout", "patience")
@@ -108,7 +108,9 @@ def register(spark: "SparkSession", url: str | None = None) -> None:
     A session that looked for sources before Lisa was installed finds it only so.
     """
     given = {name: spark.conf.get(_CONF + name, None) for name in _OPTIONS_OF_SESSIONS}
-    given["url"] = url or _url_of(spark)
+    # Also where `url` is given: a password does not stay in the session.
+    kept = _url_of(spark)
+    given["url"] = url or kept
     defaults = {name: text for name, text in given.items() if text is not None}
     # A class of its own: Spark pickles it by value, with its defaults.
     source = type("SessionLisaDataSource", (LisaDataSource,), {"defaults": defaults, "__module__": "__main__"})
@@ -117,15 +119,15 @@ def register(spark: "SparkSession", url: str | None = None) -> None:
 
 def _url_of(spark: "SparkSession") -> str | None:
     """The URL of a session. One with a password is taken out: Spark logs all of a session's options with each job."""
-    for name in (_SECRET_URL, _PLAIN_URL):
+    app, found = str(spark.conf.get("spark.app.id", "")), None
+    for name in (_PLAIN_URL, _SECRET_URL):
         url = spark.conf.get(name, None)
+        found = url or found
         if url and masked(url) != url:
             spark.conf.unset(name)
-            _hidden["url"] = url
+            _hidden[app] = url
             if name == _PLAIN_URL:
                 configure_logging("warning", "text")
                 text = "%s has a password, which Spark may show; use %s in spark-defaults.conf, or register(spark, url)"
                 logger.warning(text, name, _SECRET_URL, extra=event("password_shown", label=name))
-        if url:
-            return url
-    return _hidden.get("url")
+    return found or _hidden.get(app)

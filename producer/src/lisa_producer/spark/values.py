@@ -142,7 +142,11 @@ def _plain(kind: pa.DataType) -> _Convert:
 
 
 def _text_of_variant(value: Any) -> str:
-    return str(VariantVal(value["value"], value["metadata"]).toJson())
+    text = str(VariantVal(value["value"], value["metadata"]).toJson())
+    if "nan" in text or "inf" in text:
+        # PySpark writes these numbers, which JSON has not.
+        json.loads(text)
+    return text
 
 
 def _or_null(read: _Convert, value: Any) -> Any:

@@ -115,7 +115,7 @@ class Sink:
             bad_rows = open_bad_row_sink(self.options.bad_rows, producer, run, partition)
             target = open_target(producer, self.options, self.columns, self._hooks(bad_rows, outcomes, run))
             try:
-                rows = self._load(target, batches, digest)
+                rows = self._load(target, batches, digest, outcomes)
             except BaseException:
                 bad_rows.discard()
                 if outcomes:
@@ -141,9 +141,14 @@ class Sink:
             hooks.most_rows = max(1, min(self.options.settings.batch_messages, int(rate / _STEPS)))
         return hooks
 
-    def _load(self, target: RowTarget, batches: Iterator[pa.RecordBatch], digest: Digest | None) -> int:
+    def _load(
+        self, target: RowTarget, batches: Iterator[pa.RecordBatch], digest: Digest | None, outcomes: LineFile | None
+    ) -> int:
         number = 0
         for batch in batches:
+            if outcomes:
+                # Where it cannot be written, the task fails before its rows have any effect.
+                outcomes.open()
             size = batch.nbytes // max(1, batch.num_rows)
             for row in rows_of(self.columns, batch, number):
                 if digest:
