@@ -22,7 +22,7 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
-from lisa_common.errors import InvalidInput, Verbatim
+from lisa_common.errors import InvalidInput, Needs, Verbatim
 from lisa_common.model.death import DEATHS
 from lisa_common.validation import check_id
 from lisa_manager import (
@@ -225,7 +225,7 @@ def cancel(
     if bool(ids) == all_:
         raise InvalidInput("messages", Verbatim("both" if ids else "neither"), "named by ids or selected by --all")
     if ids and (given := [name for name, value in filters.items() if value]):
-        raise InvalidInput(given[0], Verbatim("given with ids"), "given with --all")
+        raise Needs(given[0], filters[given[0]], "--all")
     with opened(settings) as admin:
         if not ids:
             moment = None if due_before is None else read_moment("due_before", due_before)
