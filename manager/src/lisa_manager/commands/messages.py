@@ -39,7 +39,7 @@ from lisa_manager import (
     WaitingFilter,
 )
 from lisa_manager.commands.bodies import read_body, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, print_trace, progress_of
+from lisa_manager.commands.shared import TopicName, admin_command, exit_by, opened, print_trace, progress_of, stoppable
 
 __all__ = ["abort", "cancel", "reschedule", "show"]
 
@@ -249,12 +249,11 @@ def _cancel_all(admin: Admin, topic: str, where: WaitingFilter, *, dry_run: bool
             print_json({"selected": count}) if json else say(f"{count:,} messages would be cancelled")
             return
         confirm(f"Cancel {count:,} waiting messages of {topic}?", yes=yes)
-    with progress_of("cancelling") as show:
+    with stoppable("cancelling") as show:
         result = admin.cancel_many(topic, where, on_progress=show)
     counts = {"cancelled": result.done, **result.failed}
     print_json(counts) if json else say(", ".join(f"{name} {count:,}" for name, count in counts.items()))
-    if not _DONE.issuperset(counts):
-        raise typer.Exit(EXIT_WRONG)
+    exit_by(result, is_fine=_DONE.issuperset(counts))
 
 
 @admin_command
