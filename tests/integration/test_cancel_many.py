@@ -164,7 +164,7 @@ async def test_the_command(site: Site, sender: AsyncProducer, commands: Commands
     [
         ([], "messages must be named by ids or selected by --all; got neither"),
         (["a", "--all"], "messages must be named by ids or selected by --all; got both"),
-        (["a", "--header", "x=y"], "--header must be given with --all; got given with ids"),
+        (["a", "--header", "x=y"], "--header needs --all"),
         (["--all", "--id-prefix", "", "--yes"], "id_prefix must be 1 to 200 bytes of printable text"),
         (
             ["--all", "--header", "a=1", "--header", "a=2", "--yes"],

@@ -222,8 +222,11 @@ def test_send_confirms(commands: Commands, own_server: Callable[..., Server], tm
     assert (ran.code, "wanted fsync, got no answer" in ran.err) == ((0, False) if syncs else (1, True))
     ran = commands.producer("send", "orders", "x", "--id", "a", "--confirm", "1,50ms", **on)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "lisa-producer: 1 sent to 'orders', but not confirmed: wanted 1 replicas, got 0 replicas\n"
+    assert ran.err == "lisa-producer: 'a' sent to 'orders', but not confirmed: wanted 1 replicas, got 0 replicas\n"
     assert commands.manager("show", "orders", "a", **on).code == 0
+    ran = commands.producer("send", "orders", "x", "--confirm", "1,50ms", "--json", **on)
+    assert (ran.code, ran.document["outcome"]) == (1, "not confirmed")
+    assert commands.manager("show", "orders", ran.document["id"], **on).code == 0
     ran = commands.producer("send", "orders", "x", "--confirm", "2,fsync,50ms", **on)
     got = "0 replicas and " if syncs else "no answer: the server lacks or refuses WAITAOF"
     assert f"wanted 2 replicas and fsync, got {got}" in ran.err

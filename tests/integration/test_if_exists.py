@@ -152,7 +152,7 @@ async def test_a_retry_is_replaced(producer: Any, consumers: Callable[..., Any])
     ("options", "text"),
     [
         ({"id": "a", "if_exists": "skip"}, "if_exists must be 'replace' or omitted; got 'skip'"),
-        ({"if_exists": "replace"}, "if_exists must be omitted without id; got 'replace'"),
+        ({"if_exists": "replace"}, "if_exists needs id"),
     ],
 )
 async def test_bad_input_is_refused(producer: Any, options: Any, text: str) -> None:

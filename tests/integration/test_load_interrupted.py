@@ -1,4 +1,4 @@
-"""`lisa-producer load` that ends early: by Ctrl-C, or as the server does not take more."""
+"""Commands for many messages that end early: by Ctrl-C, or because the server does not take more."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_producer import Message, Producer, ProducerSettings
 from support import Server, wait_until
 from support.commands import Commands
 from support.processes import Programs
@@ -184,3 +185,27 @@ def test_a_load_may_be_resumed_behind_its_last_line(commands: Commands, tmp_path
     """There an interrupt may have come before the end was read."""
     ran = commands.producer("load", _file(tmp_path, *_lines(3)), "--resume", "4")
     assert (ran.code, ran.out) == (0, "sent 0, duplicates 0, failed 0\n")
+
+
+@pytest.mark.parametrize("command", ["cancel", "purge", "replay"])
+def test_an_interrupted_bulk_command_says_what_it_has_done(
+    commands: Commands, programs: Programs, client: redis.Redis, command: str
+) -> None:
+    """It ends after the step that it is at."""
+    key = f"{commands.prefix}:{{t0}}:{'waiting' if command == 'cancel' else 'garbage'}"
+    with Producer(settings=ProducerSettings(redis_url=commands.url, prefix=commands.prefix)) as producer:
+        producer.send_many("t0", [Message(body=b"x", id=f"m{n}", delay=3_600) for n in range(20_000)])
+    if command != "cancel":
+        # Dead letters of no group, as messages that expired have them.
+        client.zadd(key, {f"/m{n}": n for n in range(20_000)})
+    before = client.zcard(key)
+    words = ["cancel", "t0", "--all", "--yes"] if command == "cancel" else ["garbage", command, "t0", "--all"]
+    words += ["--yes"] if command == "purge" else []
+    bulk = programs.start("lisa-manager", *words, "--json")
+    wait_until(lambda: client.zcard(key) < before, 60, what="a first step")
+    bulk.send(signal.SIGINT)
+    wait_until(lambda: not bulk.runs, 20, what="the command to end")
+    told, said = bulk.log.splitlines()
+    assert (bulk.code, said) == (130, "lisa-manager: interrupted; what was counted is done, and no more")
+    [count] = json.loads(told).values()
+    assert 0 < count == before - client.zcard(key) < before

@@ -11,7 +11,7 @@ from lisa_common.model.keys import wishes_key, workers_key
 from lisa_consumer import ConsumerSettings, Delivery, Worker
 from lisa_manager import AsyncAdmin, WorkerState, WorkerStatus
 from lisa_producer import AsyncProducer, State
-from support.commands import Commands
+from support.commands import Commands, Ran
 from support.running import hang, new_worker, working
 from support.waiting import wait_until_async
 
@@ -262,6 +262,24 @@ async def test_a_list_of_a_name_that_is_misspelt(
         told = "lisa-manager: group 'biling' has no workers; did you mean 'billing'?\n"
         assert await listed("--group", "biling") == (2, told)
         assert "did you mean 'billing'" in (await listed("--topic", "orders", "--group", "biling"))[1]
+
+
+async def test_one_misspelt_worker_of_several(redis_url: str, prefix: str, admin: AsyncAdmin) -> None:
+    """Nothing is asked of the others where the exit code says that nothing was done; a resume says what was."""
+
+    async def run(*words: str) -> Ran:
+        return await asyncio.to_thread(Commands(redis_url, prefix).manager, "worker", *words)
+
+    async with working(_named(redis_url, prefix, "worker-1")):
+        await wait_until_async(admin.workers)
+        for command in ("pause", "drain"):
+            assert (await run(command, "worker-1", "wroker-1")).code == 2
+            assert (await admin.worker("worker-1")).wish is None
+        paused = await run("pause", "worker-1", "--json")
+        assert [each["name"] for each in paused.document] == ["worker-1"]
+        ran = await run("resume", "wroker-1", "worker-1", "--json")
+        assert (ran.code, ran.document) == (1, [{"worker": "worker-1", "resumed": True}])
+        assert "there is no worker 'wroker-1'" in ran.err
 
 
 @pytest.mark.parametrize("command", ["pause", "drain", "resume", "show"])

@@ -184,7 +184,7 @@ def test_deliveries(client: redis.Redis, apply: Apply, redis_url: str, prefix: s
 @pytest.mark.parametrize("option", ["maxRowsPerSecond", "rememberDays"])
 def test_what_needs_a_topic(option: str) -> None:
     """The rate and the memory are kept beside a topic."""
-    with pytest.raises(InvalidInput, match=f"option {option} must be given with the option topic"):
+    with pytest.raises(InvalidInput, match=f"option {option} needs the option topic"):
         WriteOptions.of({option.lower(): "5", "url": "redis://localhost"})
 
 

@@ -48,6 +48,14 @@ def test_help_shows_every_text(name: str) -> None:
     assert _missing(*_ALL[name]) == []
 
 
+def test_operators_commands_take_json() -> None:
+    """All that docs/commands.md says: those that take settings, but not the daemon."""
+    operators = {name: command for name, (_, path, command) in _ALL.items() if "manager" in name and path}
+    options = {name: {option for p in command.params for option in p.opts} for name, command in operators.items()}
+    without = {name for name, given in options.items() if "--redis-url" in given and "--json" not in given}
+    assert without == {"lisa-manager run"}
+
+
 def test_brackets_are_shown() -> None:
     """As they are: nothing takes them for markup."""
     shown = CliRunner().invoke(gateway, ["push", "--help"], env=_WIDE).stdout

@@ -2,7 +2,8 @@
 
 LisaError
 ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
-│   └── CannotCombine     two values that exclude each other
+│   ├── CannotCombine     two values that exclude each other
+│   └── Needs             a value without another that it needs
 ├── InvalidSettings       a setting that is unknown or out of bounds
 ├── Closed                the client was closed before the call went out; nothing was done
 ├── NotConfirmed          written, but confirmed by fewer replicas or disks than requested
@@ -39,6 +40,7 @@ __all__ = [
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
+    "Needs",
     "NoFreeConnection",
     "NoGroup",
     "NotConfirmed",
@@ -91,6 +93,14 @@ class CannotCombine(InvalidInput):
         self.args = (f"{field} cannot be combined with {other}",)
 
 
+class Needs(InvalidInput):
+    """Refuses a value without another that it needs."""
+
+    def __init__(self, field: str, value: object, other: str) -> None:
+        super().__init__(field, value, f"omitted without {other}")
+        self.args = (f"{field} needs {other}",)
+
+
 class InvalidSettings(LisaError, ValueError):
     """Refuses settings; the text has one line for each."""
 
@@ -108,7 +118,8 @@ class NotConfirmed(LisaError):
     def __init__(self, topic: str, ids: Sequence[str], wanted: str, got: str) -> None:
         self.topic = topic
         self.ids = tuple(ids)
-        super().__init__(f"{len(ids)} sent to {topic!r}, but not confirmed: wanted {wanted}, got {got}")
+        what = repr(ids[0]) if len(ids) == 1 else f"{len(ids)} messages"
+        super().__init__(f"{what} sent to {topic!r}, but not confirmed: wanted {wanted}, got {got}")
 
 
 class UnknownTopic(LisaError):

@@ -7,7 +7,7 @@ import typer
 from pydantic import SecretStr, ValidationError
 
 from lisa_common.cli import JsonFlag, WaitOption, print_json, say, wait_s, with_settings
-from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_common.errors import InvalidInput, InvalidSettings, Needs
 from lisa_common.signals import run_signalled
 from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
@@ -86,16 +86,16 @@ def push(
     receiver, which spends no attempt. Runs until SIGTERM or SIGINT. Any number may run at once.
     """
     patience_s = wait_s(wait)
-    if (topic is None) != (url is None):
-        raise InvalidInput("url", url, "given with a topic")
-    if topic is not None and url is not None:
+    if topic is not None:
+        if url is None:
+            raise Needs("topic", topic, "URL")
         # The URL first: if the two are swapped, the other check would show it.
         secret_url = SecretStr(check_url(url))
         check_name("topic", topic)
         target = Target(topic=topic, url=secret_url, concurrency=settings.concurrency, reject_4xx=reject_4xx)
         settings = settings.model_copy(update={"targets": (target,)})
     elif reject_4xx:
-        raise InvalidInput("--reject-4xx", "set", "given only with a topic; targets have a setting for it")
+        raise Needs("--reject-4xx", reject_4xx, "topic and URL; targets have a setting for it")
     try:
         from lisa_gateway.push.pusher import run as push_until_stopped  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -151,7 +152,7 @@ def _shown(value: object) -> Any:
         return value if abs(value) < 2**53 else str(value)[:_SHOWN]
     if isinstance(value, str):
         return value[:_SHOWN]
-    return reprlib.repr(value)[:_SHOWN]
+    return value.isoformat() if isinstance(value, datetime) else reprlib.repr(value)[:_SHOWN]
 
 
 _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (

@@ -130,6 +130,8 @@ def send(
             result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
         except NotConfirmed as error:
             # It is written all the same.
+            if json:
+                print_json({"topic": topic, "id": error.ids[0], "outcome": "not confirmed", "due_ms": None})
             say(f"lisa-producer: {error}", error=True)
             raise typer.Exit(EXIT_WRONG) from None
     _print_result(topic, result, json=json)

@@ -259,6 +259,12 @@ def test_bad_input_names_field_value_and_what_is_expected(
     assert "value" in problem
 
 
+def test_a_moment_that_is_too_late_is_shown_as_a_moment(http: httpx.Client) -> None:
+    """And not as Python writes it."""
+    answer = http.post("/v1/topics/t/messages", json={"body": 1, "at": "9999-12-31T23:00:00Z"})
+    assert _problem(answer, 400, "invalid-input")["value"] == "9999-12-31T23:00:00+00:00"
+
+
 @pytest.mark.parametrize("name", ["int", "str", "float", "bool", "", "a[b", "function-a"])
 def test_any_name_of_a_field_is_named(http: httpx.Client, name: str) -> None:
     """Also one that validation uses for the branches of its types."""

@@ -597,7 +597,7 @@ def _target(**fields: Any) -> str:
     ("arguments", "settings", "line"),
     [
         ((), {}, "targets must be at least one"),
-        (("orders",), {}, "url must be given with a topic; got None"),
+        (("orders",), {}, "topic needs URL"),
         (("orders", "ftp://c2hvcnQ/"), {}, "url must be an http:// or https:// URL; got 14 bytes"),
         (("orders", "http://host/\nc2hvcnQ"), {}, "url must be a valid URL; got 20 bytes"),
         (("orders", "http://☃.example/"), {}, "url must be a valid URL; got 17 bytes"),
@@ -644,7 +644,7 @@ def _target(**fields: Any) -> str:
             {"HTTP_PROXY": "http://h", "NO_PROXY": "10.0.0.0/8"},
             "NO_PROXY must be a list of hosts and domains",
         ),
-        (("--reject-4xx",), {}, "--reject-4xx must be given only with a topic"),
+        (("--reject-4xx",), {}, "--reject-4xx needs topic and URL"),
     ],
 )
 def test_bad_input_is_one_line(

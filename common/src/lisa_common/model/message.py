@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Self
 
 from lisa_common.bodies import Codec, coded
-from lisa_common.errors import CannotCombine, InvalidInput
+from lisa_common.errors import CannotCombine, InvalidInput, Needs
 from lisa_common.model.key import with_key
 from lisa_common.model.localtime import local_ms
 from lisa_common.model.policy import MAX_PRIORITY, Policy
@@ -148,7 +148,7 @@ class Message:
         if self.if_exists != "replace":
             raise InvalidInput("if_exists", self.if_exists, "'replace' or omitted")
         if self.id is None:
-            raise InvalidInput("if_exists", self.if_exists, "omitted without id")
+            raise Needs("if_exists", self.if_exists, "id")
         return Replacement
 
 
@@ -194,7 +194,7 @@ def due_argument(
         moment = datetime.fromtimestamp(local_ms("at_local", at_local, tz) / 1000, UTC)
         return str(moment_ms("at_local", moment))
     if tz is not None:
-        raise InvalidInput("tz", tz, "omitted without at_local")
+        raise Needs("tz", tz, "at_local")
     if at is None:
         return f"+{duration_ms('delay', 0 if delay is None else delay)}"
     if delay is not None:

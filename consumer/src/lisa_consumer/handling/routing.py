@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lisa_common.bodies import BodyType, Codec
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, Needs
 from lisa_common.model.topic_pattern import TopicPattern, is_pattern
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.delivery.core import MAX_BATCH
@@ -147,7 +147,7 @@ class Routing:
 def _batch_size(batch: object, within: object) -> BatchSize | None:
     if batch is None:
         if within is not None:
-            raise InvalidInput("within", within, "omitted without batch")
+            raise Needs("within", within, "batch")
         return None
     most = check_int("batch", batch, 1, MAX_BATCH)
     return BatchSize(most, duration_ms("within", _WITHIN_S if within is None else within, high_s=_MAX_WITHIN_S) / 1000)

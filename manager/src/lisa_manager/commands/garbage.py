@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli import (
-    EXIT_WRONG,
     Column,
     JsonFlag,
     YesFlag,
@@ -31,10 +30,11 @@ from lisa_manager.commands.shared import (
     CopiesOfGroup,
     TopicName,
     admin_command,
+    exit_by,
     opened,
     print_trace,
-    progress_of,
     require_group,
+    stoppable,
 )
 
 __all__ = ["list_", "purge", "replay", "summary"]
@@ -236,7 +236,7 @@ def replay(
     was dropped ("no group"), or other options exclude a message that was named ("passed over").
     """
     _check_ids(ids, all_=all_)
-    with opened(settings) as admin, progress_of("replaying") as show:
+    with opened(settings) as admin, stoppable("replaying") as show:
         if ids:
             result = admin.replay(topic, ids, where, on_progress=show)
         else:
@@ -273,7 +273,7 @@ def purge(
             if not count:
                 require_group(admin, topic, where.group)
             confirm(f"Delete {count:,} dead letters of {topic} for good?", yes=False)
-        with progress_of("purging") as show:
+        with stoppable("purging") as show:
             if ids:
                 result = admin.purge(topic, ids, where, on_progress=show)
             else:
@@ -298,5 +298,4 @@ def _print_result(result: BulkResult, done: str, *, json: bool) -> None:
         say(", ".join(f"{name} {count:,}" for name, count in counts.items()))
     for id in result.unknown:
         say(f"not in the garbage: {shown(id)}", error=True)
-    if result.failed:
-        raise typer.Exit(EXIT_WRONG)
+    exit_by(result, is_fine=not result.failed)

@@ -22,7 +22,7 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
-from lisa_common.errors import InvalidInput, Verbatim
+from lisa_common.errors import InvalidInput, Needs, Verbatim
 from lisa_common.model.death import DEATHS
 from lisa_common.validation import check_id
 from lisa_manager import (
@@ -39,7 +39,7 @@ from lisa_manager import (
     WaitingFilter,
 )
 from lisa_manager.commands.bodies import read_body, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened, print_trace, progress_of
+from lisa_manager.commands.shared import TopicName, admin_command, exit_by, opened, print_trace, progress_of, stoppable
 
 __all__ = ["abort", "cancel", "reschedule", "show"]
 
@@ -225,7 +225,7 @@ def cancel(
     if bool(ids) == all_:
         raise InvalidInput("messages", Verbatim("both" if ids else "neither"), "named by ids or selected by --all")
     if ids and (given := [name for name, value in filters.items() if value]):
-        raise InvalidInput(given[0], Verbatim("given with ids"), "given with --all")
+        raise Needs(given[0], filters[given[0]], "--all")
     with opened(settings) as admin:
         if not ids:
             moment = None if due_before is None else read_moment("due_before", due_before)
@@ -249,12 +249,11 @@ def _cancel_all(admin: Admin, topic: str, where: WaitingFilter, *, dry_run: bool
             print_json({"selected": count}) if json else say(f"{count:,} messages would be cancelled")
             return
         confirm(f"Cancel {count:,} waiting messages of {topic}?", yes=yes)
-    with progress_of("cancelling") as show:
+    with stoppable("cancelling") as show:
         result = admin.cancel_many(topic, where, on_progress=show)
     counts = {"cancelled": result.done, **result.failed}
     print_json(counts) if json else say(", ".join(f"{name} {count:,}" for name, count in counts.items()))
-    if not _DONE.issuperset(counts):
-        raise typer.Exit(EXIT_WRONG)
+    exit_by(result, is_fine=_DONE.issuperset(counts))
 
 
 @admin_command

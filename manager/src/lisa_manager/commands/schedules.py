@@ -166,27 +166,31 @@ def set_(
     with opened(settings) as admin:
         changed = admin.set_schedule(topic, name, **changes)
         state = admin.schedule(topic, name)
-    if json:
-        print_json({"changed": changed} | _document(state))
-    else:
-        say(f"{name}: {'' if changed else 'unchanged; '}{state.in_words}; next {_next(state)}")
+    told = f"{name}: {'' if changed else 'unchanged; '}{state.in_words}; next {_next(state)}"
+    _print_change(state, told, changed=changed, json=json)
+
+
+def _print_change(state: ScheduleState, told: str, *, changed: bool, json: bool) -> None:
+    print_json({"changed": changed} | _document(state)) if json else say(told)
 
 
 @admin_command
-def pause(topic: Topic, name: Name, *, settings: ManagerSettings) -> None:
+def pause(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Pauses a schedule: it sends nothing until it is resumed."""
     with opened(settings) as admin:
         changed = admin.pause_schedule(topic, name)
-    say(f"{name} is paused" if changed else f"{name} is paused already")
+        state = admin.schedule(topic, name)
+    _print_change(state, f"{name} is paused" if changed else f"{name} is paused already", changed=changed, json=json)
 
 
 @admin_command
-def resume(topic: Topic, name: Name, *, settings: ManagerSettings) -> None:
+def resume(topic: Topic, name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Resumes a paused schedule with its next tick. Ticks of the pause are not sent."""
     with opened(settings) as admin:
         changed = admin.resume_schedule(topic, name)
         state = admin.schedule(topic, name)
-    say(f"{name} {'runs again' if changed else 'is not paused'}; next {_next(state)}")
+    told = f"{name} {'runs again' if changed else 'is not paused'}; next {_next(state)}"
+    _print_change(state, told, changed=changed, json=json)
 
 
 @admin_command
@@ -235,13 +239,15 @@ def backfill(
 
 
 @admin_command
-def delete(topic: Topic, name: Name, *, yes: YesFlag = False, settings: ManagerSettings) -> None:
+def delete(
+    topic: Topic, name: Name, *, yes: YesFlag = False, json: JsonFlag = False, settings: ManagerSettings
+) -> None:
     """Deletes a schedule. Messages that are due stay."""
     with opened(settings) as admin:
         state = admin.schedule(topic, name)
         confirm(f"Delete schedule {name} of topic {topic} ({state.in_words or 'damaged'})?", yes=yes)
         admin.delete_schedule(topic, name)
-    say(f"deleted {name}")
+    _print_change(state, f"deleted {name}", changed=True, json=json)
 
 
 @admin_command

@@ -1,5 +1,6 @@
 """What the operator's commands share."""
 
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from difflib import get_close_matches
@@ -7,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli import progress, say, with_settings
+from lisa_common.cli import EXIT_INTERRUPTED, EXIT_WRONG, progress, say, with_settings
 from lisa_common.cli.completion import completed_by
 from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic, UnknownWorker
 from lisa_common.escaping import shown
 from lisa_common.validation import check_name
-from lisa_manager import Admin, ManagerSettings, WorkerStatus
+from lisa_manager import Admin, BulkResult, ManagerSettings, OnProgress, StopBulk, WorkerStatus
 
 __all__ = [
     "CopiesOfGroup",
@@ -21,6 +22,7 @@ __all__ = [
     "complete_schedule",
     "complete_topic",
     "complete_worker",
+    "exit_by",
     "find_warnings",
     "opened",
     "print_trace",
@@ -28,6 +30,7 @@ __all__ = [
     "require_group",
     "require_group_of_workers",
     "require_topic",
+    "stoppable",
     "warn_of_missing_manager",
 ]
 
@@ -187,3 +190,41 @@ def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
             last = done
 
         yield show
+
+
+@contextmanager
+def stoppable(what: str) -> Iterator[OnProgress]:
+    """As `progress_of`, for a call that takes steps: at Ctrl-C it ends after its step, and returns what it has done.
+
+    A second Ctrl-C ends it at once.
+    """
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+        signal.signal(signal.SIGINT, before)
+
+    def report(done: int, total: int) -> None:
+        show(done, total)
+        if stopping:
+            raise StopBulk
+
+    before = signal.getsignal(signal.SIGINT)
+    with suppress(ValueError):  # only the main thread handles signals
+        signal.signal(signal.SIGINT, stop)
+    try:
+        with progress_of(what) as show:
+            yield report
+    finally:
+        with suppress(ValueError):
+            signal.signal(signal.SIGINT, before)
+
+
+def exit_by(result: BulkResult, *, is_fine: bool) -> None:
+    """Ends a command with the code of its result, and says so if Ctrl-C ended it early."""
+    if result.stopped:
+        say("lisa-manager: interrupted; what was counted is done, and no more", error=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not is_fine:
+        raise typer.Exit(EXIT_WRONG)

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import Column, JsonFlag, print_json, print_table, say, shown_duration, shown_moment
+from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say, shown_duration, shown_moment
+from lisa_common.errors import UnknownWorker
 from lisa_common.escaping import shown
 from lisa_manager import Admin, ManagerSettings, WorkerState, WorkerStatus
 from lisa_manager.commands.shared import (
@@ -130,33 +131,57 @@ def show(worker: WorkerName, *, group: Group = None, json: JsonFlag = False, set
 
 
 def _ask(
-    settings: ManagerSettings, names: list[str], group: str | None, ask: Callable[..., WorkerState], will: str
+    settings: ManagerSettings,
+    names: list[str],
+    group: str | None,
+    ask: Callable[..., WorkerState],
+    will: str,
+    *,
+    json: bool,
 ) -> None:
     with opened(settings) as admin:
         for name in names:
-            state = ask(admin, name, group=group)
-            if state.status is WorkerStatus.SILENT:
-                say(f"{name} is silent: it may have ended; if it lives, it {will}")
-            else:
-                say(f"{name} {will} within a second or two")
+            # Before any is asked: a name that is unknown is refused with nothing done.
+            admin.worker(name, group=group)
+        states = [ask(admin, name, group=group) for name in names]
+    if json:
+        print_json(list(map(_document, states)))
+        return
+    for state in states:
+        if state.status is WorkerStatus.SILENT:
+            say(f"{state.name} is silent: it may have ended; if it lives, it {will}")
+        else:
+            say(f"{state.name} {will} within a second or two")
 
 
 @admin_command
-def pause(workers: WorkerNames, *, group: Group = None, settings: ManagerSettings) -> None:
+def pause(workers: WorkerNames, *, group: Group = None, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Pauses workers: they begin nothing more until `resume`. Handlers that run go on."""
-    _ask(settings, workers, group, Admin.pause_worker, "pauses")
+    _ask(settings, workers, group, Admin.pause_worker, "pauses", json=json)
 
 
 @admin_command
-def drain(workers: WorkerNames, *, group: Group = None, settings: ManagerSettings) -> None:
+def drain(workers: WorkerNames, *, group: Group = None, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Makes workers drain and end, as SIGTERM does. What supervises a worker may start another."""
-    _ask(settings, workers, group, Admin.drain_worker, "drains")
+    _ask(settings, workers, group, Admin.drain_worker, "drains", json=json)
 
 
 @admin_command
-def resume(workers: WorkerNames, *, group: Group = None, settings: ManagerSettings) -> None:
-    """Ends pauses of workers, also of those that do not run now."""
+def resume(workers: WorkerNames, *, group: Group = None, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Ends pauses of workers, also of those that do not run now; exits with 1 if some of several are unknown."""
+    resumed: dict[str, bool] = {}
     with opened(settings) as admin:
         for name in workers:
-            was_asked = admin.resume_worker(name, group=group)
+            try:
+                resumed[name] = admin.resume_worker(name, group=group)
+            except UnknownWorker as error:
+                if len(workers) == 1:
+                    raise
+                say(f"lisa-manager: {error}", error=True)
+    if json:
+        print_json([{"worker": name, "resumed": was_asked} for name, was_asked in resumed.items()])
+    else:
+        for name, was_asked in resumed.items():
             say(f"{name} resumes within a second or two" if was_asked else f"{name} was not paused by an operator")
+    if len(resumed) < len(set(workers)):
+        raise typer.Exit(EXIT_WRONG)

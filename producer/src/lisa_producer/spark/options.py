@@ -22,7 +22,7 @@ from pydantic import (
 from pyspark.sql.types import StructType
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import CannotCombine, InvalidInput, InvalidSettings
+from lisa_common.errors import CannotCombine, InvalidInput, InvalidSettings, Needs
 from lisa_common.model.topic_pattern import TopicPattern
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
@@ -167,7 +167,7 @@ class WriteOptions(_Options):
     def _have_a_home(self) -> Self:
         for option, value in (("maxRowsPerSecond", self.max_rows_per_second), ("rememberDays", self.remember_days)):
             if value and self.topic is None:
-                raise InvalidInput(f"option {option}", value, "given with the option topic, beside which it is kept")
+                raise Needs(f"option {option}", value, "the option topic")
         if self.confirm and self.operation != "send":
             name = "confirmReplicas" if self.confirm_replicas else "confirmFsync"
             raise CannotCombine(f"option {name}", self.confirm, f"operation={self.operation}")
