@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 # On two cores, as tests often wait. Each process has a server of its own; tests/support/grouping.py keeps some tests in one.
-PARALLEL := -n 4
+PARALLEL ?= -n 4
 # Tests start hundreds of programs, each of which would compile all of its modules.
 unexport PYTHONDONTWRITEBYTECODE
 # The tests of each program, for servers that differ only in the way to them.
