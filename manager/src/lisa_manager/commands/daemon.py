@@ -1,7 +1,5 @@
 """`lisa-manager run | doctor | load-scripts`."""
 
-from dataclasses import asdict
-
 import typer
 
 from lisa_common.cli import EXIT_WRONG, JsonFlag, WaitOption, folded, print_json, say, shown, wait_s, with_settings
@@ -28,7 +26,7 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     with opened(settings) as admin:
         health = admin.doctor()
     if json:
-        print_json(asdict(health))
+        print_json(health.findings)
     else:
         well = f"nothing is wrong with {'its nodes' if health.remarks else 'the server'}"
         for line in (*health.remarks, *(health.findings or [well])):
