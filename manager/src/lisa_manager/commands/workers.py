@@ -168,7 +168,10 @@ def drain(workers: WorkerNames, *, group: Group = None, json: JsonFlag = False, 
 
 @admin_command
 def resume(workers: WorkerNames, *, group: Group = None, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Ends pauses of workers, also of those that do not run now; exits with 1 if some of several are unknown."""
+    """Ends pauses of workers, also of those that do not run now.
+
+    Exits with 1 if some of several are unknown.
+    """
     resumed: dict[str, bool] = {}
     with opened(settings) as admin:
         for name in workers:
