@@ -18,6 +18,7 @@ from lisa_common.cli import (
     EXIT_NOT_DONE,
     EXIT_WRONG,
     JsonFlag,
+    interrupts_restored,
     print_json,
     progress,
     read_duration,
@@ -219,7 +220,7 @@ def load(
     confirmation = _confirmation(confirm)
     source = _source(file) if stable_ids else None
     stopped: LisaError | KeyboardInterrupt | None = None
-    with _interrupts_restored():
+    with interrupts_restored():
         with (
             _open(file) as (lines, size),
             progress("loading", size, in_bytes=True) as step,
@@ -234,15 +235,6 @@ def load(
             except (LisaError, KeyboardInterrupt) as error:
                 stopped = error
         _print_report(loading, stopped, json=json)
-
-
-@contextmanager
-def _interrupts_restored() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _source(name: str) -> bytes:

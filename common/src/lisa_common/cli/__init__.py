@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Declined,
         add_commands,
         confirm,
+        interrupts_restored,
         new_program,
         sub_commands,
     )
@@ -55,6 +56,7 @@ __all__ = [
     "add_commands",
     "confirm",
     "folded",
+    "interrupts_restored",
     "new_program",
     "print_json",
     "print_json_list",
@@ -86,7 +88,7 @@ if not TYPE_CHECKING:
             "lisa_common.cli.parse": "DURATION_FORM read_duration read_headers read_moment read_ms",
             "lisa_common.cli.program": (
                 "EXIT_FINE EXIT_INTERRUPTED EXIT_NOT_DONE EXIT_WRONG "
-                "Declined add_commands confirm new_program sub_commands"
+                "Declined add_commands confirm interrupts_restored new_program sub_commands"
             ),
             "lisa_common.cli.progress_bar": "progress",
             "lisa_common.cli.columns": "Column",

@@ -3,9 +3,10 @@
 import errno
 import io
 import logging
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Annotated, Any, cast
 
@@ -29,6 +30,7 @@ __all__ = [
     "LazyCommand",
     "add_commands",
     "confirm",
+    "interrupts_restored",
     "new_program",
     "sub_commands",
 ]
@@ -239,3 +241,14 @@ def confirm(question: str, *, yes: bool) -> None:
         raise Declined(f"{question} Not done: pass --yes if there is no terminal")
     if not typer.confirm(shown(question), err=True):
         raise Declined("not done")
+
+
+@contextmanager
+def interrupts_restored() -> Iterator[Any]:
+    """Gives the handler of SIGINT, and restores it after its block, in which a command may set another one."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield before
+    finally:
+        with suppress(ValueError):  # only the main thread handles signals
+            signal.signal(signal.SIGINT, before)

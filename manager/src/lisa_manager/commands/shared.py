@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli import EXIT_INTERRUPTED, EXIT_WRONG, progress, say, with_settings
+from lisa_common.cli import EXIT_INTERRUPTED, EXIT_WRONG, interrupts_restored, progress, say, with_settings
 from lisa_common.cli.completion import completed_by
 from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic, UnknownWorker
 from lisa_common.escaping import shown
@@ -210,15 +210,11 @@ def stoppable(what: str) -> Iterator[OnProgress]:
         if stopping:
             raise StopBulk
 
-    before = signal.getsignal(signal.SIGINT)
-    with suppress(ValueError):  # only the main thread handles signals
-        signal.signal(signal.SIGINT, stop)
-    try:
+    with interrupts_restored() as before:
+        with suppress(ValueError):  # only the main thread handles signals
+            signal.signal(signal.SIGINT, stop)
         with progress_of(what) as show:
             yield report
-    finally:
-        with suppress(ValueError):
-            signal.signal(signal.SIGINT, before)
 
 
 def exit_by(result: BulkResult, *, is_fine: bool) -> None:
