@@ -16,6 +16,7 @@ from lisa_producer.outbox.table import LEASES, ROWS, now_ms
 from support import Server
 from support.databases import Database
 from support.proxy import Proxy
+from support.stored import body_of
 from support.waiting import idle, wait_until, wait_until_async
 
 
@@ -23,12 +24,6 @@ def count(engine: Engine) -> int:
     """The rows in the outbox."""
     with engine.connect() as connection:
         return connection.scalar(select(func.count()).select_from(ROWS)) or 0
-
-
-def body_of(producer: Producer, id: str, topic: str = "orders") -> bytes | None:
-    """The body of a message that waits, None without one."""
-    found = producer.find(topic, id)
-    return found.record.body if found and found.record else None
 
 
 def lease_left_ms(engine: Engine) -> int:

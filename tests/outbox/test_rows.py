@@ -10,13 +10,7 @@ from lisa_producer import Producer
 from lisa_producer.outbox import Relay
 from lisa_producer.outbox.inspection import read_backlog
 from lisa_producer.outbox.table import METADATA, ROWS, now_ms
-
-
-def body_of(producer: Producer, id: str) -> bytes | None:
-    """The body of a message that waits."""
-    found = producer.find("orders", id)
-    return found.record.body if found and found.record else None
-
+from support.stored import body_of
 
 WRONG = {
     "due": ["+999999999999999999", "99999999999999999", "+" + 23 * "9", "\u0663", "+\u0663", "0.5"],

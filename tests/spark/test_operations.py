@@ -22,6 +22,7 @@ from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.receipts import receipt_of
 from lisa_producer.spark.writer import Sink, Written
 from support.queue import Queue
+from support.stored import body_of
 
 Rows = dict[str, list[Any]]
 Apply = Callable[..., tuple[Written, dict[str, Any]]]
@@ -110,11 +111,7 @@ def test_upsert_of_ids_that_come_twice(producer: Producer, apply: Apply) -> None
     """The later row of a task counts, also where the first has sent the message."""
     written, _ = apply("upsert", {"id": ["new", "a", "new", "a"], "body": ["1", "1", "2", "2"], "delay": [60.0] * 4})
     assert (written.sent, written.duplicates) == (4, 0)
-    for id in ("new", "a"):
-        found = producer.find("orders", id)
-        assert found
-        assert found.record
-        assert found.record.body == b"2"
+    assert [body_of(producer, id) for id in ("new", "a")] == [b"2", b"2"]
 
 
 def test_outcomes_that_cannot_be_written(producer: Producer, apply: Apply, tmp_path: Path) -> None:

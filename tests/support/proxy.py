@@ -53,7 +53,7 @@ class Proxy:
         self.delay_s = 0.0
         """The delay of each piece, in seconds."""
         self.hold: asyncio.Event | None = None
-        """What each piece waits for."""
+        """Pieces that come are passed on once this event is set; None to pass them on at once."""
         self.bytes_per_s = 0.0
         """Limit of bytes of replies per second, over all connections; 0 for none."""
         self._free_at = 0.0

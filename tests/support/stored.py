@@ -1,0 +1,11 @@
+"""What is stored of messages, as producers see it."""
+
+from lisa_producer import Producer
+
+__all__ = ["body_of"]
+
+
+def body_of(producer: Producer, id: str, topic: str = "orders") -> bytes | None:
+    """The body of a message that waits, None without one."""
+    found = producer.find(topic, id)
+    return found.record.body if found and found.record else None
