@@ -143,6 +143,7 @@ end
 if are_new then
   redis.call('HSET', messages, unpack(records))
 end
+-- Called one by one: a function around all three would have to be made for each send.
 local is_done, failure = true, nil
 if expiries then
   failure = redis.pcall('ZADD', expiring, unpack(expiries))

@@ -24,7 +24,7 @@ _MOST_MS = MAX_DELAY_S * 1000
 class Row(NamedTuple):
     """A waiting row, read at a moment of the monotonic clock when it was `age_ms` old.
 
-    Anybody may write rows, and SQLite keeps values of any type: nothing of a row is as it must be before it is checked.
+    Other programs write rows, too, and SQLite takes values of any type. So each value is checked before it is used.
     """
 
     id: int
