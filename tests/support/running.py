@@ -39,10 +39,18 @@ async def working(*workers: Worker) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _running(run: Callable[[], Awaitable[None]], stop: Callable[[], None]) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(run())
+    """Ends the block with the error of a program that fails: what the block waits for would not come."""
+    task, block = asyncio.ensure_future(run()), asyncio.current_task()
+
+    def end(_: object) -> None:
+        if block is not None and not task.cancelled() and task.exception():
+            block.cancel()
+
+    task.add_done_callback(end)
     try:
         yield
     finally:
+        task.remove_done_callback(end)
         stop()
         await task
 
