@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import ShardKeys

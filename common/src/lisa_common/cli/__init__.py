@@ -13,72 +13,45 @@ from typing import TYPE_CHECKING
 from lisa_common.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lisa_common.cli.columns import Column
-    from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
+    from lisa_common.cli.columns import Column as Column
+    from lisa_common.cli.options import JsonFlag as JsonFlag, YesFlag as YesFlag, with_settings as with_settings
     from lisa_common.cli.output import (
-        folded,
-        print_json,
-        print_json_list,
-        print_table,
-        say,
-        shown_duration,
-        shown_exactly,
-        shown_moment,
+        folded as folded,
+        print_json as print_json,
+        print_json_list as print_json_list,
+        print_table as print_table,
+        say as say,
+        shown_duration as shown_duration,
+        shown_exactly as shown_exactly,
+        shown_moment as shown_moment,
     )
-    from lisa_common.cli.parse import DURATION_FORM, read_duration, read_headers, read_moment, read_ms
+    from lisa_common.cli.parse import (
+        DURATION_FORM as DURATION_FORM,
+        read_duration as read_duration,
+        read_headers as read_headers,
+        read_moment as read_moment,
+        read_ms as read_ms,
+    )
     from lisa_common.cli.program import (
-        EXIT_FINE,
-        EXIT_INTERRUPTED,
-        EXIT_NOT_DONE,
-        EXIT_WRONG,
-        Declined,
-        add_commands,
-        confirm,
-        interrupts_restored,
-        new_program,
-        sub_commands,
+        EXIT_FINE as EXIT_FINE,
+        EXIT_INTERRUPTED as EXIT_INTERRUPTED,
+        EXIT_NOT_DONE as EXIT_NOT_DONE,
+        EXIT_WRONG as EXIT_WRONG,
+        Declined as Declined,
+        add_commands as add_commands,
+        confirm as confirm,
+        interrupts_restored as interrupts_restored,
+        new_program as new_program,
+        sub_commands as sub_commands,
     )
-    from lisa_common.cli.progress_bar import progress
-    from lisa_common.cli.waiting import WaitOption, wait_s
-    from lisa_common.escaping import shown
+    from lisa_common.cli.progress_bar import progress as progress
+    from lisa_common.cli.waiting import WaitOption as WaitOption, wait_s as wait_s
+    from lisa_common.escaping import shown as shown
 
-__all__ = [
-    "DURATION_FORM",
-    "EXIT_FINE",
-    "EXIT_INTERRUPTED",
-    "EXIT_NOT_DONE",
-    "EXIT_WRONG",
-    "Column",
-    "Declined",
-    "JsonFlag",
-    "WaitOption",
-    "YesFlag",
-    "add_commands",
-    "confirm",
-    "folded",
-    "interrupts_restored",
-    "new_program",
-    "print_json",
-    "print_json_list",
-    "print_table",
-    "progress",
-    "read_duration",
-    "read_headers",
-    "read_moment",
-    "read_ms",
-    "say",
-    "shown",
-    "shown_duration",
-    "shown_exactly",
-    "shown_moment",
-    "sub_commands",
-    "wait_s",
-    "with_settings",
-]
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "lisa_common.cli.options": "JsonFlag YesFlag with_settings",
