@@ -8,8 +8,8 @@ program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on R
 
 add_commands(
     program,
-    "lisa_consumer.commands",
+    "lisa_consumer",
     {
-        "run": "Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.",
+        "commands.run": "Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.",
     },
 )
