@@ -16,7 +16,7 @@ import lisa_common
 from lisa_common.cli.program import LazyCommand
 
 PROGRAMS = ("lisa_producer", "lisa_consumer", "lisa_manager", "lisa_gateway")
-LAZY = ("lisa_common", "lisa_common.cli", *PROGRAMS)
+LAZY = ("lisa_common", *PROGRAMS)
 HEAVY = {"redis", "opentelemetry", "pydantic", "pydantic_settings", "rich", "starlette", "asyncio", "email", "tomllib"}
 """With `email`, which the metadata of distributions import."""
 

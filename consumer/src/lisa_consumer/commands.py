@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from lisa_common.cli import WaitOption, wait_s, with_settings
+from lisa_common.cli.options import with_settings
+from lisa_common.cli.waiting import WaitOption, wait_s
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.collector import spare_collector

@@ -1,6 +1,6 @@
 """The commands of `lisa-consumer`."""
 
-from lisa_common.cli import add_commands, new_program
+from lisa_common.cli.program import add_commands, new_program
 
 __all__ = ["program"]
 

@@ -1,6 +1,6 @@
 """The commands of `lisa-producer`."""
 
-from lisa_common.cli import add_commands, new_program, sub_commands
+from lisa_common.cli.program import add_commands, new_program, sub_commands
 
 __all__ = ["program"]
 
