@@ -294,31 +294,6 @@ class Garbage(TypedDict):
     more: bool
 
 
-class GarbageCause(TypedDict):
-    """Dead letters that died for the same reason and error, in one group, by handlers of one release."""
-
-    reason: str
-    error: Annotated[str, Field(description="its first line")]
-    group: str
-    release: Annotated[str, Field(description="empty if unknown")]
-    count: int
-    first_ms: Ms
-    last_ms: Ms
-    last_id: Annotated[str, Field(description="the message that died last")]
-    trace: Annotated[list[str], Field(description="of that message: the last frames, the innermost last")]
-
-
-class GarbageSummary(TypedDict):
-    """Dead letters by cause, the most frequent first."""
-
-    causes: list[GarbageCause]
-    counted: Annotated[int, Field(description="selected dead letters, of these causes and others")]
-    others: Annotated[int, Field(description="selected dead letters of causes beyond the first 1,000")]
-    looked: Annotated[int, Field(description="how many were looked at, the latest")]
-    total: Annotated[int, Field(description="how many there were to look at")]
-    more: Annotated[bool, Field(description="whether the limit left out earlier ones")]
-
-
 class RunningHandler(TypedDict):
     """A delivery whose handler runs."""
 
