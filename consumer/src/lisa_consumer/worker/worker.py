@@ -318,9 +318,8 @@ class Worker(DeclaresSchedules, Pausable):
         threads = HandlerThreads()
         processes = Processes(most_messages=self.settings.process_messages, most_bytes=self.settings.process_bytes)
         try:
-            settings, routes = self._routing.prepared(self.settings, processes)
+            settings, routes, patterns = self._routing.prepared(self.settings, processes)
             async with surrounded(self._on_start, self._on_stop):
-                patterns = self._routing.prepared_patterns(settings, processes)
                 await self._serve(settings, routes, patterns, threads, burst=burst)
         finally:
             # Else idle threads would count as handlers that still run.
