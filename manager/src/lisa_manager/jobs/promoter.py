@@ -83,13 +83,9 @@ class Promoter:
     """Promotes in a task for each node. Wakes only hasten this; every shard is polled as well."""
 
     def __init__(
-        self,
-        connection: AsyncConnection,
-        table: ShardTable,
-        settings: ManagerSettings,
-        reporter: Reporter | None = None,
+        self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings, reporter: Reporter
     ) -> None:
-        self._reporter = reporter or Reporter(connection, table.prefix)
+        self._reporter = reporter
         self._connection = connection
         self._table = table
         self._settings = settings
