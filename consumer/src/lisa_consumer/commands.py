@@ -88,13 +88,9 @@ def run(
         if processes > 1:
             command = worker_command(worker, overridden)
             sys.exit(_run_processes(command, loaded, processes, settings.metrics, is_served))
-        _run_one(loaded, settings.metrics, is_served)
-
-
-def _run_one(worker: Worker, address: str | None, is_served: Callable[[Health], bool]) -> None:
-    with _serving(address, worker.health):
-        if is_served(worker.health):
-            worker.run()
+        with _serving(settings.metrics, loaded.health):
+            if is_served(loaded.health):
+                loaded.run()
 
 
 def _managed(worker: Worker, patience_s: float) -> AbstractContextManager[None]:
