@@ -87,12 +87,12 @@ CopiesOfGroup = Annotated[
 
 
 @contextmanager
-def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Iterator[Admin]:
+def opened(settings: ManagerSettings) -> Iterator[Admin]:
     """Yields a client of these settings. Without patience, a command reports at once that the server is away.
 
     An unknown topic, group, schedule or worker is reported with names that are near.
     """
-    with Admin(settings=settings, patience_s=patience_s) as admin:
+    with Admin(settings=settings) as admin:
         try:
             yield admin
         except _UNKNOWN as error:
