@@ -19,10 +19,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from prometheus_client import CollectorRegistry
 
 from lisa_common.observing import tracing
-from lisa_consumer import ConsumerSettings, Delivery, Worker
-from lisa_consumer import metrics as consumer_metrics
-from lisa_producer import Message, Producer
-from lisa_producer import metrics as producer_metrics
+from lisa_consumer import ConsumerSettings, Delivery, Worker, metrics as consumer_metrics
+from lisa_producer import Message, Producer, metrics as producer_metrics
 
 _METRICS = (consumer_metrics.METRICS, producer_metrics.METRICS)
 _TURNS = 12

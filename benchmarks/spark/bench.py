@@ -11,8 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import redis
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql import (
+    DataFrame,
+    Row,
+    SparkSession,
+    functions as F,  # noqa: N812 - as everybody does
+)
 
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings

@@ -1,8 +1,7 @@
 """The ledger: compares what the database has committed with the deliveries. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 
 __all__ = ["Ledger"]

@@ -4,8 +4,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, Row, SparkSession, functions as f
 
 from demo.flights import AIRPORTS
 from demo.spark.report import Carrier, DeadLetters, Report

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from lisa_common.errors import InvalidInput, LisaError, UnknownGroup, UnknownTopic
 from lisa_common.model.delivery import entry_of

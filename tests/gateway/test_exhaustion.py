@@ -15,8 +15,7 @@ import pytest
 import redis
 
 from lisa_common.model.keys import ShardKeys, events_channel, topics_key
-from lisa_gateway import GatewaySettings, app, lifespan
-from lisa_gateway import gateway as module
+from lisa_gateway import GatewaySettings, app, gateway as module, lifespan
 from lisa_gateway.loop_lag import LoopLag
 from support.gateways import Gateways
 from support.plain import plain_client

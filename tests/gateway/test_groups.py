@@ -7,8 +7,7 @@ import httpx
 import pytest
 import redis
 
-from lisa_gateway import app, lifespan
-from lisa_gateway import gateway as module
+from lisa_gateway import app, gateway as module, lifespan
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.polls import Poller

@@ -5,8 +5,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from starlette.requests import Request
 
 from lisa_gateway.camellia.answers import Misunderstood

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.cli import confirm
+from lisa_common.cli.program import confirm
 from lisa_common.errors import LisaError
 from lisa_common.protocol.call import Call, command
 from support import keys_left

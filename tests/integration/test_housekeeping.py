@@ -7,6 +7,7 @@ import redis
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.settings import ManagerSettings
@@ -27,7 +28,9 @@ async def test_one_turn_forgets_all_finished_ids(connection: AsyncConnection, cl
     client.eval(_FINISH, 1, finished, 10_000)
     table = ShardTable(prefix, fallback_s=1)
     table.update([Layout(prefix, "orders")])
-    await Sweeper(connection, table, ManagerSettings(prefix=prefix, housekeeping_s=60)).turn()
+    await Sweeper(
+        connection, table, ManagerSettings(prefix=prefix, housekeeping_s=60), Reporter(connection, prefix)
+    ).turn()
     assert client.zcard(finished) == 0
 
 
@@ -39,7 +42,9 @@ async def test_a_long_sweep_delays_no_others(connection: AsyncConnection, client
     moments = itertools.count()
     table = ShardTable(prefix, fallback_s=1, clock=lambda: float(next(moments)))
     table.update([Layout(prefix, "large"), Layout(prefix, "small")])
-    await Sweeper(connection, table, ManagerSettings(prefix=prefix, housekeeping_s=30)).turn()
+    await Sweeper(
+        connection, table, ManagerSettings(prefix=prefix, housekeeping_s=30), Reporter(connection, prefix)
+    ).turn()
     assert client.zcard(small) == 0
     assert 0 < client.zcard(large) < 50_000
 

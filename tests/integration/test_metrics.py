@@ -19,8 +19,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.observing.catalog import MAX_TOPICS, METRICS, OTHER, Kind, Program
 from lisa_common.observing.metrics import MetricSet
 from lisa_manager import Admin, ManagerSettings
-from lisa_producer import Message, Producer, ProducerSettings
-from lisa_producer import metrics as producer_metrics
+from lisa_producer import Message, Producer, ProducerSettings, metrics as producer_metrics
 from support import wait_until
 from support.commands import Commands
 from support.metrics import metrics_url, probe, scrape, total

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import ShardKeys
@@ -14,6 +13,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.promoter import Promoter
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
 from lisa_producer import AsyncProducer, ProducerSettings
@@ -175,7 +175,7 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
     table.update([Layout(prefix, "orders")])
     table.shards["orders"].calm = calm
     async with AsyncConnection.of(settings, name="test") as connection:
-        promoter = Promoter(connection, table, settings)
+        promoter = Promoter(connection, table, settings, Reporter(connection, table.prefix))
         promoter._listening = True
         now_ms = await connection.call(server_time())
         look = asyncio.create_task(promoter._look(table.take_due(table.promotions)))

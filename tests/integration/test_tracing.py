@@ -20,13 +20,11 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from lisa_common.model.delivery import Entry
 from lisa_common.model.policy import Policy
 from lisa_common.observing import meters
-from lisa_consumer import Delivery, Reject, Retry
-from lisa_consumer import metrics as consumer_metrics
+from lisa_consumer import Delivery, Reject, Retry, metrics as consumer_metrics
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.tracing import HandlerSpans
-from lisa_producer import InvalidInput, Message
-from lisa_producer import metrics as producer_metrics
+from lisa_producer import InvalidInput, Message, metrics as producer_metrics
 from support import wait_until_async
 from support.running import managed, new_worker, working
 

@@ -18,7 +18,6 @@ ROOT: Final = Path(__file__).parents[2]
 CLIENTS: Final = {
     "consumer/src/lisa_consumer/delivery/async_client.py": "client.py",
     "manager/src/lisa_manager/admin/async_client.py": "client.py",
-    "manager/src/lisa_manager/admin/async_observing_client.py": "observing_client.py",
     "producer/src/lisa_producer/async_client.py": "client.py",
 }
 """Each source, and the file beside it that is made from it."""

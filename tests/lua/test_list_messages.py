@@ -1,8 +1,7 @@
 """list_messages: messages of one state, in ranges that can be read apart."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from lisa_common.protocol import paging
 from lisa_common.protocol.call import command

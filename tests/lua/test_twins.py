@@ -2,8 +2,7 @@
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.record import UnreadableRecord, is_cancelled, pack_content, unpack_record

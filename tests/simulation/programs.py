@@ -10,8 +10,7 @@ from typing import Any
 
 from chaos.history import Begun, Ended, Fault, now
 from chaos.kinds import CRASH
-from chaos.load import Plan as Body
-from chaos.load import plan_of, sending_of
+from chaos.load import Plan as Body, plan_of, sending_of
 from chaos.recording import NOT_DONE, RecordingCore, recorded
 from chaos.schedule_verdict import tick_ms_of
 from chaos.sending import Sends, options_of

@@ -16,8 +16,7 @@ from redis.retry import Retry
 
 from chaos.checker import check
 from chaos.draining import audit, is_drained, keys_left, unfinished, write_left, write_letters
-from chaos.history import Clock as ClockSample
-from chaos.history import Drained, Fault, Outage, Problem, dump, now
+from chaos.history import Clock as ClockSample, Drained, Fault, Outage, Problem, dump, now
 from chaos.kinds import STRANDED
 from chaos.timeline import Timeline
 from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, topics_of

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - as everybody does
+)
 
 from lisa_common.model.keys import ShardKeys
 from lisa_producer.spark.source import LisaDataSource

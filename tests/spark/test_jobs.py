@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - as everybody does
+)
 
 from lisa_common.model.policy import Policy
 from lisa_producer import Producer, ProducerSettings

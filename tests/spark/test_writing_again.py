@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import PythonException
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - as everybody does
+)
 from pyspark.sql.streaming import StreamingQuery
 
 from lisa_common.model.keys import ShardKeys

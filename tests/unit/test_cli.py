@@ -7,20 +7,14 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from lisa_common.cli import (
-    Column,
-    new_program,
-    print_table,
-    progress,
-    read_duration,
-    read_moment,
-    shown,
-    shown_duration,
-    shown_moment,
-    with_settings,
-)
-from lisa_common.cli.options import bounds_of
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import bounds_of, with_settings
+from lisa_common.cli.output import print_table, shown_duration, shown_moment
+from lisa_common.cli.parse import read_duration, read_moment
+from lisa_common.cli.program import new_program
+from lisa_common.cli.progress_bar import progress
 from lisa_common.errors import InvalidInput
+from lisa_common.escaping import shown
 from lisa_common.settings import Settings
 from lisa_common.start import start
 

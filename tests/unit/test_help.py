@@ -7,8 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lisa_common.cli import new_program
-from lisa_common.cli.program import LazyCommand
+from lisa_common.cli.program import LazyCommand, new_program
 from lisa_consumer.program import program as consumer
 from lisa_gateway.program import program as gateway
 from lisa_manager.program import program as manager

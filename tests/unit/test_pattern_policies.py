@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lisa_common.errors import CannotCombine, InvalidInput
 from lisa_common.model.pattern_policies import PatternPolicies, PatternPolicy, parse_patterns

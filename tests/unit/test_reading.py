@@ -2,8 +2,7 @@
 
 import struct
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lisa_common.model.delivery import Delivery, Entry, delivery_of, entries_of, entry_of, entry_place, plain_deliveries
 from lisa_common.model.keys import ShardKeys

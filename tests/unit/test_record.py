@@ -3,8 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, pack_content, unpack_record

@@ -6,8 +6,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys

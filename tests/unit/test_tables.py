@@ -1,8 +1,7 @@
 """Tables at terminals of any width: digits, times and headings stay whole, and nothing is lost in silence."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import (

@@ -8,12 +8,15 @@ from typing import Any
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` of a package that offers names of other modules.
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` of a package that offers names of other modules.
 
     `homes` has the names of each module.
 
-    The package imports the same names below `if TYPE_CHECKING`, for type checkers and editors; a test compares the two.
+    The package imports the same names below `if TYPE_CHECKING`, for type checkers and editors, each `as` itself: that
+    makes it public. A test compares the two.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 
@@ -25,4 +28,4 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted(sys.modules[package].__all__)
+    return get, lambda: sorted(home_of), sorted(home_of)

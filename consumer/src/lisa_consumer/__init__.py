@@ -2,79 +2,50 @@
 
 from typing import TYPE_CHECKING
 
-from lisa_common import __version__
 from lisa_common.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lisa_common.bodies import Codec
+    from lisa_common import __version__ as __version__
+    from lisa_common.bodies import Codec as Codec
     from lisa_common.errors import (
-        AccessDenied,
-        Closed,
-        InvalidInput,
-        InvalidSettings,
-        LisaError,
-        OutcomeUnknown,
-        Refused,
-        ServerError,
-        Unreachable,
-        Untrusted,
+        AccessDenied as AccessDenied,
+        Closed as Closed,
+        InvalidInput as InvalidInput,
+        InvalidSettings as InvalidSettings,
+        LisaError as LisaError,
+        OutcomeUnknown as OutcomeUnknown,
+        Refused as Refused,
+        ServerError as ServerError,
+        Unreachable as Unreachable,
+        Untrusted as Untrusted,
     )
-    from lisa_common.model.delivery import Delivery
-    from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-    from lisa_consumer.delivery.async_client import AsyncConsumer
-    from lisa_consumer.delivery.async_settler import AsyncSettler, Held
-    from lisa_consumer.delivery.client import Consumer
-    from lisa_consumer.handling.batches import BatchFailed
-    from lisa_consumer.handling.middleware import Middleware
-    from lisa_consumer.handling.processes import ProcessDied
-    from lisa_consumer.handling.retries import Exponential, Fixed
-    from lisa_consumer.handling.wishes import RateLimited, Reject, Retry, Snooze
-    from lisa_consumer.lending.flows import Lent, Note
-    from lisa_consumer.lending.lender import AsyncLender
-    from lisa_consumer.settings import ConsumerSettings
-    from lisa_consumer.worker.worker import Worker
+    from lisa_common.model.delivery import Delivery as Delivery
+    from lisa_common.protocol.consuming import AckOutcome as AckOutcome, NackOutcome as NackOutcome
+    from lisa_consumer.delivery.async_client import AsyncConsumer as AsyncConsumer
+    from lisa_consumer.delivery.async_settler import AsyncSettler as AsyncSettler, Held as Held
+    from lisa_consumer.delivery.client import Consumer as Consumer
+    from lisa_consumer.handling.batches import BatchFailed as BatchFailed
+    from lisa_consumer.handling.middleware import Middleware as Middleware
+    from lisa_consumer.handling.processes import ProcessDied as ProcessDied
+    from lisa_consumer.handling.retries import Exponential as Exponential, Fixed as Fixed
+    from lisa_consumer.handling.wishes import (
+        RateLimited as RateLimited,
+        Reject as Reject,
+        Retry as Retry,
+        Snooze as Snooze,
+    )
+    from lisa_consumer.lending.flows import Lent as Lent, Note as Note
+    from lisa_consumer.lending.lender import AsyncLender as AsyncLender
+    from lisa_consumer.settings import ConsumerSettings as ConsumerSettings
+    from lisa_consumer.worker.worker import Worker as Worker
 
-__all__ = [
-    "AccessDenied",
-    "AckOutcome",
-    "AsyncConsumer",
-    "AsyncLender",
-    "AsyncSettler",
-    "BatchFailed",
-    "Closed",
-    "Codec",
-    "Consumer",
-    "ConsumerSettings",
-    "Delivery",
-    "Exponential",
-    "Fixed",
-    "Held",
-    "InvalidInput",
-    "InvalidSettings",
-    "Lent",
-    "LisaError",
-    "Middleware",
-    "NackOutcome",
-    "Note",
-    "OutcomeUnknown",
-    "ProcessDied",
-    "RateLimited",
-    "Refused",
-    "Reject",
-    "Retry",
-    "ServerError",
-    "Snooze",
-    "Unreachable",
-    "Untrusted",
-    "Worker",
-    "__version__",
-]
 
 if not TYPE_CHECKING:
     # For a type checker, any name would exist.
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            "lisa_common": "__version__",
             "lisa_common.bodies": "Codec",
             "lisa_common.errors": (
                 "AccessDenied Closed InvalidInput InvalidSettings LisaError OutcomeUnknown Refused ServerError "

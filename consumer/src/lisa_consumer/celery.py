@@ -11,8 +11,11 @@ from uuid import NAMESPACE_OID, uuid5
 from zlib import crc32
 
 from celery import Celery
-from celery.schedules import crontab, maybe_schedule
-from celery.schedules import schedule as Periodic  # noqa: N812 - it is a class
+from celery.schedules import (
+    crontab,
+    maybe_schedule,
+    schedule as Periodic,  # noqa: N812 - it is a class
+)
 from kombu.entity import Exchange, Queue, binding
 from kombu.exceptions import OperationalError
 from kombu.pools import producers

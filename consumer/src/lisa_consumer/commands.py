@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from lisa_common.cli import WaitOption, wait_s, with_settings
+from lisa_common.cli.options import with_settings
+from lisa_common.cli.waiting import WaitOption, wait_s
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.collector import spare_collector
@@ -87,13 +88,9 @@ def run(
         if processes > 1:
             command = worker_command(worker, overridden)
             sys.exit(_run_processes(command, loaded, processes, settings.metrics, is_served))
-        _run_one(loaded, settings.metrics, is_served)
-
-
-def _run_one(worker: Worker, address: str | None, is_served: Callable[[Health], bool]) -> None:
-    with _serving(address, worker.health):
-        if is_served(worker.health):
-            worker.run()
+        with _serving(settings.metrics, loaded.health):
+            if is_served(loaded.health):
+                loaded.run()
 
 
 def _managed(worker: Worker, patience_s: float) -> AbstractContextManager[None]:

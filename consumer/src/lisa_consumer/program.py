@@ -1,6 +1,6 @@
 """The commands of `lisa-consumer`."""
 
-from lisa_common.cli import add_commands, new_program
+from lisa_common.cli.program import add_commands, new_program
 
 __all__ = ["program"]
 
@@ -8,8 +8,8 @@ program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on R
 
 add_commands(
     program,
-    "lisa_consumer.commands",
+    "lisa_consumer",
     {
-        "run": "Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.",
+        "commands.run": "Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.",
     },
 )

@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr, ValidationError
 
-from lisa_common.cli import JsonFlag, WaitOption, print_json, say, wait_s, with_settings
+from lisa_common.cli.options import JsonFlag, with_settings
+from lisa_common.cli.output import print_json, say
+from lisa_common.cli.waiting import WaitOption, wait_s
 from lisa_common.errors import InvalidInput, InvalidSettings, Needs
 from lisa_common.signals import run_signalled
 from lisa_common.validation import check_name, expected_by

@@ -1,6 +1,6 @@
 """The commands of `lisa-gateway`."""
 
-from lisa_common.cli import add_commands, new_program
+from lisa_common.cli.program import add_commands, new_program
 
 __all__ = ["program"]
 
@@ -8,11 +8,11 @@ program = new_program("lisa-gateway", "Serves Lisa, a delay queue on Redis Strea
 
 add_commands(
     program,
-    "lisa_gateway.commands",
+    "lisa_gateway",
     {
-        "run": "Serves HTTP until SIGTERM or SIGINT, then stops gracefully. Any number may run, behind any balancer.",
-        "openapi": "Prints the OpenAPI 3.1 document of /v1, which a gateway of these settings serves at /v1/openapi.json.",
-        "token": "Makes a bearer token. It is shown once: settings hold only its hash.",
-        "push": "Posts each message to a URL when it is due: that of the command line, or those of [[push.targets]].",
+        "commands.run": "Serves HTTP until SIGTERM or SIGINT, then stops gracefully. Any number may run, behind any balancer.",
+        "commands.openapi": "Prints the OpenAPI 3.1 document of /v1, which a gateway of these settings serves at /v1/openapi.json.",
+        "commands.token": "Makes a bearer token. It is shown once: settings hold only its hash.",
+        "commands.push": "Posts each message to a URL when it is due: that of the command line, or those of [[push.targets]].",
     },
 )

@@ -13,24 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 import typer
 from typer.models import OptionInfo
 
-from lisa_common.cli import (
-    EXIT_INTERRUPTED,
-    EXIT_NOT_DONE,
-    EXIT_WRONG,
-    JsonFlag,
-    interrupts_restored,
-    print_json,
-    progress,
-    read_duration,
-    read_headers,
-    read_moment,
-    say,
-    shown,
-    shown_moment,
-    with_settings,
-)
 from lisa_common.cli.completion import completed_by
+from lisa_common.cli.options import JsonFlag, with_settings
+from lisa_common.cli.output import print_json, say, shown_moment
+from lisa_common.cli.parse import read_duration, read_headers, read_moment
+from lisa_common.cli.program import EXIT_INTERRUPTED, EXIT_NOT_DONE, EXIT_WRONG, interrupts_restored
+from lisa_common.cli.progress_bar import progress
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Verbatim
+from lisa_common.escaping import shown
 from lisa_common.start import quiet_imports
 from lisa_common.validation import check_name
 from lisa_producer.json_lines import Line, read_lines

@@ -14,7 +14,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, BinaryIO
 
-from lisa_common.cli import read_duration, read_moment, read_ms
+from lisa_common.cli.parse import read_duration, read_moment, read_ms
 from lisa_common.errors import InvalidInput, OmittedBytes
 from lisa_common.strict_json import strict_json
 from lisa_common.validation import Duration, check_name

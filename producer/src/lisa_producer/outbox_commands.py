@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
+from lisa_common.cli.options import JsonFlag, with_settings
+from lisa_common.cli.output import print_json, say
+from lisa_common.cli.program import EXIT_WRONG
+from lisa_common.escaping import shown
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.signals import run_signalled

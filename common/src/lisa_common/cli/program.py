@@ -177,13 +177,14 @@ class LazyCommand(TyperCommand):
         return self.help or ""
 
 
-def add_commands(group: typer.Typer, module: str, summaries: Mapping[str, str]) -> None:
-    """Adds functions of a module, which is imported when one is used: `list_` as `list`, `run_now` as `run-now`.
+def add_commands(group: typer.Typer, package: str, summaries: Mapping[str, str]) -> None:
+    """Adds functions of modules, which are imported when one is used: `x.list_` as `list`, `x.run_now` as `run-now`.
 
-    Help lists `summaries` without the module: by function, the docstring up to its first empty line. A test compares
-    the two.
+    Help lists `summaries` without the modules: by module and function, the docstring up to its first empty line. A test
+    compares the two.
     """
-    for function, summary in summaries.items():
+    for place, summary in summaries.items():
+        module, function = f"{package}.{place}".rsplit(".", 1)
         name = function.rstrip("_").replace("_", "-")
         group.command(name, cls=LazyCommand, help=summary)(_finder(module, function))
 

@@ -50,7 +50,7 @@ class Wish(StrEnum):
 
 class _Stored(BaseModel):
     # Later releases may add fields.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
 class RunningHandler(_Stored):
@@ -58,7 +58,7 @@ class RunningHandler(_Stored):
 
     topic: str
     id: str
-    """The message; `Admin.abort` takes it."""
+    """The message, which may be aborted by it."""
     since_ms: _Ms
     """When its handler was called, by the server's clock."""
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
-from prometheus_client import Metric as Family
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric as Family, values
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector

@@ -102,10 +102,10 @@ def find_refused(role: RoleName, keys: ShardKeys, *, in_cluster: bool) -> Flow[s
     return {name for (name, _), may in zip((*general, *of_topic), allowed, strict=False) if not may}
 
 
-def commands_of(role: RoleName, *, in_cluster: bool = False) -> set[str]:
+def commands_of(role: RoleName) -> set[str]:
     """All commands that a role uses, as rules name them."""
     keys = ShardKeys("lisa", "any")
-    rows = (*_general(ROLES[role], keys.prefix, in_cluster=in_cluster), *_of_topic(ROLES[role], keys))
+    rows = (*_general(ROLES[role], keys.prefix, in_cluster=False), *_of_topic(ROLES[role], keys))
     return {name for name, _ in rows}
 
 

@@ -2,10 +2,10 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.closing import AsyncClosing
 from lisa_common.errors import UNDONE, InvalidInput, LisaError, in_part
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow, error_in
@@ -30,7 +30,7 @@ class Held(NamedTuple):
     consumer: str
 
 
-class AsyncSettler:
+class AsyncSettler(AsyncClosing):
     """Acks, nacks, releases and extends deliveries for the consumers of any groups, over connections of its own.
 
     Its calls have the guarantees of `AsyncConsumer`. Results are in the order of the arguments.
@@ -94,14 +94,6 @@ class AsyncSettler:
     async def close(self) -> None:
         """Closes the connections."""
         await self._connection.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _check_held(value: object) -> list[Held]:

@@ -124,10 +124,8 @@ class Core:
         Waits up to `wait` while there are none; None does not wait. One command waits no longer than `block`.
         `visibility` sets the length of the leases.
         """
-        result = yield from self.read_leased(
-            topics, limit=limit, wait=wait, block=block, visibility=visibility, repeats=_REPEATS
-        )
-        return result.deliveries
+        flow = self.read_leased(topics, limit=limit, wait=wait, block=block, visibility=visibility)
+        return (yield from flow).deliveries
 
     def read_leased(
         self,
@@ -137,11 +135,10 @@ class Core:
         wait: Duration | None = None,
         block: Duration = 2.0,
         visibility: Duration | None = None,
-        repeats: int = 0,
     ) -> Flow[ReadResult]:
         """As `read`, and also returns since when the leases surely last.
 
-        Repeats a read whose reply is lost, up to `repeats` times in a row: what it has taken is given back first.
+        Repeats a read whose reply is lost, except in a worker: what it has taken is given back first.
         """
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = self._clock() + (0 if wait is None else duration_ms("wait", wait) / 1000)
@@ -157,7 +154,7 @@ class Core:
             each = max(1, min(limit, most) // plan.widest)
             # The server may lease entries at any time from now on.
             leased_at = self._clock()
-            read = yield from self._read_entries(plan, each, wait_ms, repeats)
+            read = yield from self._read_entries(plan, each, wait_ms)
             if read is None:
                 continue
             layouts, batches = read
@@ -175,7 +172,7 @@ class Core:
             yield Pause(min(_POLL_S, wait_s - waited_s), Optional.BLOCK)
 
     def _read_entries(
-        self, plan: ReadPlan, limit: int, wait_ms: int | None, repeats: int
+        self, plan: ReadPlan, limit: int, wait_ms: int | None
     ) -> Flow[tuple[dict[str, Layout], list[tuple[ShardKeys, list[Entry]]]] | None]:
         """Reads entries, and the layouts of their topics; None if that has to be tried again."""
         try:
@@ -189,7 +186,7 @@ class Core:
             return None
         except OutcomeUnknown:
             self._unanswered += 1
-            if self._unanswered <= repeats:
+            if self._lost is not None and self._unanswered <= _REPEATS:
                 return None
             self._unanswered = 0
             raise

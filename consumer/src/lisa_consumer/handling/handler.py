@@ -16,8 +16,10 @@ from lisa_consumer.handling.middleware import (
     Middleware,
     check_has_run,
     is_async,
+    is_function,
     is_generator,
     run_in_thread,
+    takes,
     wrap,
     wrap_async,
 )
@@ -56,12 +58,12 @@ class Route:
     """The handler, if a call takes no more than to await it."""
 
     def __post_init__(self) -> None:
-        if not _is_fit(self.handler):
+        if not is_function(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if is_generator(self.handler):
             expected = "a function without `yield`, of which a call would run nothing"
             raise InvalidInput("handler", self.handler, expected)
-        if not _takes_one(self.handler):
+        if not takes(self.handler, 1):
             raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
         if self.runs_in_process:
             check_importable(self.handler)
@@ -147,23 +149,3 @@ async def _within(timeout_s: float, result: Awaitable[object]) -> object:
         if limit.expired():
             raise TimeoutError(f"the handler took longer than {timeout_s:g} s") from None
         raise
-
-
-def _is_fit(handler: object) -> bool:
-    """Whether a call handles a message: a class would only make an object."""
-    return callable(handler) and not inspect.isclass(handler)
-
-
-def _takes_one(handler: Callable[..., object]) -> bool:
-    """Whether a handler can be called with a delivery alone, as far as its signature is known."""
-    try:
-        # A decorator's function counts, whatever it wraps.
-        signature = inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):
-        # Some functions that are written in C do not say.
-        return True
-    try:
-        signature.bind(None)
-    except TypeError:
-        return False
-    return True

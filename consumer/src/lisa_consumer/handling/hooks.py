@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from lisa_common.errors import InvalidInput
+from lisa_consumer.handling.middleware import takes
 
 __all__ = ["Hook", "check_hook", "surrounded"]
 
@@ -13,16 +14,8 @@ Hook = Callable[[], object]
 
 def check_hook(name: str, value: object) -> Hook:
     """A caller's function; raises InvalidInput."""
-    if callable(value):
-        try:
-            inspect.signature(value, follow_wrapped=False).bind()
-        except TypeError:
-            pass
-        except ValueError:
-            # Some functions that are written in C do not say what they take.
-            return value
-        else:
-            return value
+    if callable(value) and takes(value, 0):
+        return value
     raise InvalidInput(name, value, "a function without arguments")
 
 

@@ -5,7 +5,7 @@ import concurrent.futures
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -16,8 +16,10 @@ __all__ = [
     "check_has_run",
     "check_middleware",
     "is_async",
+    "is_function",
     "is_generator",
     "run_in_thread",
+    "takes",
     "wait_for",
     "wrap",
     "wrap_async",
@@ -33,14 +35,32 @@ handler. What a batch handler gets is a list of deliveries.
 """
 
 
-def check_middleware(value: object) -> Middleware:
+def check_middleware(value: Any) -> Middleware:
     """A caller's middleware; raises InvalidInput."""
-    if callable(value) and not inspect.isclass(value):
-        with suppress(TypeError, ValueError):
-            inspect.signature(value, follow_wrapped=False).bind(None, None)
-            if not is_generator(value):
-                return value
+    if is_function(value) and takes(value, 2) and not is_generator(value):
+        checked: Middleware = value
+        return checked
     raise InvalidInput("middleware", value, "a function that takes a delivery and call_next")
+
+
+def is_function(value: object) -> bool:
+    """Whether a call runs something: a class would only make an object."""
+    return callable(value) and not inspect.isclass(value)
+
+
+def takes(function: Callable[..., object], count: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as its signature is known."""
+    try:
+        # A decorator's function counts, whatever it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        # Some functions that are written in C do not say.
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def is_async(function: object) -> bool:

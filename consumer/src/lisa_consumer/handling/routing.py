@@ -118,8 +118,10 @@ class Routing:
         self._patterns += [PatternRoute(TopicPattern(topic), route_of) for topic in routes if is_pattern(topic)]
         self._routes |= {topic: route for topic, route in routes.items() if not is_pattern(topic)}
 
-    def prepared(self, settings: ConsumerSettings, processes: Processes) -> tuple[ConsumerSettings, dict[str, Route]]:
-        """The settings and routes to serve with: each topic can run a handler, and none more than the worker.
+    def prepared(
+        self, settings: ConsumerSettings, processes: Processes
+    ) -> tuple[ConsumerSettings, dict[str, Route], list[PatternRoute]]:
+        """The settings, routes and patterns to serve with: each topic can run a handler, and none more than the worker.
 
         Raises InvalidInput if there are none, and for middleware that cannot surround a handler.
         """
@@ -128,20 +130,16 @@ class Routing:
         if "concurrency" not in settings.model_fields_set:
             # Nobody has set a limit, so it must not be less than one handler for each topic.
             settings = settings.model_copy(update={"concurrency": max(settings.concurrency, len(self._routes))})
-        for each in self.prepared_patterns(settings, processes):
+        prepare = partial(Route.prepared, most=settings.concurrency, middleware=self._middleware, processes=processes)
+        patterns = [each._replace(route_of=_in_turn(each.route_of, prepare)) for each in self._patterns]
+        for each in patterns:
             # Not when the first topic is found.
             each.route_of(each.pattern.text)
-        return settings, {topic: self._prepare(route, settings, processes) for topic, route in self._routes.items()}
+        return settings, {topic: prepare(route) for topic, route in self._routes.items()}, patterns
 
-    def prepared_patterns(self, settings: ConsumerSettings, processes: Processes) -> list[PatternRoute]:
-        """The patterns; their `route_of` makes prepared routes."""
-        return [each._replace(route_of=partial(self._route_of, each, settings, processes)) for each in self._patterns]
 
-    def _route_of(self, each: PatternRoute, settings: ConsumerSettings, processes: Processes, topic: str) -> Route:
-        return self._prepare(each.route_of(topic), settings, processes)
-
-    def _prepare(self, route: Route, settings: ConsumerSettings, processes: Processes) -> Route:
-        return route.prepared(most=settings.concurrency, middleware=self._middleware, processes=processes)
+def _in_turn(route_of: Callable[[str], Route], prepare: Callable[[Route], Route]) -> Callable[[str], Route]:
+    return lambda topic: prepare(route_of(topic))
 
 
 def _batch_size(batch: object, within: object) -> BatchSize | None:

@@ -112,13 +112,6 @@ class LendingFlows(Core):
             self.leave(deliveries)
             raise
 
-    def recall(self, topic: str, id: str) -> Flow[Lent | None]:
-        """The lent delivery of an id; None if nothing is lent."""
-        [result] = yield from self._recall_each([(self.group, check_name("topic", topic), check_id(id))])
-        if isinstance(result, LisaError):
-            raise result
-        return result[1] if result else None
-
     def end_each(self, settlements: Sequence[Settlement]) -> Flow[list[Outcome]]:
         """Ends the lent deliveries of these ids. Returns for each its outcome or its own error."""
         outcomes: list[Outcome] = [None] * len(settlements)

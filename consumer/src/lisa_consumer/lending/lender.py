@@ -14,7 +14,7 @@ from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_bool, check_id, check_int, check_name, duration_ms
 from lisa_consumer.delivery.arguments import error_text
 from lisa_consumer.delivery.async_client import AsyncConsumer
-from lisa_consumer.lending.flows import LendingFlows, Lent, Note, Settlement
+from lisa_consumer.lending.flows import LendingFlows, Note, Settlement
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.settings import ConsumerSettings
 
@@ -73,10 +73,6 @@ class AsyncLender(AsyncConsumer):
         that is not from 1 ms to 10 years. After another error, `hand_back` them all: some may be lent.
         """
         return await self._run(self._core.lend(loans, by_id=by_id))
-
-    async def recall(self, topic: str, id: str) -> Lent | None:
-        """The lent delivery of a message; None if nothing is lent. Raises InvalidInput."""
-        return await self._run(self._core.recall(topic, id))
 
     async def ack_lent(
         self, topic: str, id: str, *, group: str | None = None, note: Note | None = None

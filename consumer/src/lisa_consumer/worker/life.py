@@ -14,7 +14,6 @@ from lisa_common.observing.health import Health
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.worker.aborts import Aborts
 from lisa_consumer.worker.executor import Executor
 from lisa_consumer.worker.fetcher import Fetcher
 from lisa_consumer.worker.leases import Leases
@@ -31,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 _BEGINNING = 1 / 4
 """The part of a drain in which held deliveries may still begin, if all of them should end within it."""
+
+_ABORT_AFTER_S = 1.0
+"""How long deliveries are held before it asks whether they are aborted: quick handlers cost nothing."""
 
 _LATE_ALONE_S = 30.0
 """How much longer a delivery that must run alone may wait: others run and are held back in turns meanwhile."""
@@ -53,7 +55,7 @@ class Life:
         burst: bool,
     ) -> None:
         self.routes, self._stopping, self._health, self._drain_s = routes, stopping, health, settings.drain_s
-        self._core = core
+        self._core, self._renewing = core, renewing
         core.own_policies = {topic: route.retries.policy_fields for topic, route in routes.items()}
         self.leases = Leases(renewing, core)
         self._windows, self._queue = Windows(routes, settings.prefetch), Queue(settings.concurrency, routes.values())
@@ -68,7 +70,6 @@ class Life:
             spans=HandlerSpans(core, settings.spans_per_s),
             threads=threads,
         )
-        self.aborts = Aborts(renewing, core, self.leases, self._executor)
         self._fetcher = Fetcher(
             *(connection, core, self._queue, self._executor),
             routes=routes,
@@ -88,6 +89,16 @@ class Life:
     def find_stall(self) -> str:
         """Which topics are stuck, and for how long; "" if none is."""
         return self._stalls.find_problem()
+
+    async def look_for_aborts(self) -> None:
+        """Ends handlers of deliveries that an operator has aborted, which the server has ended. Raises LisaError."""
+        since = time.monotonic() - _ABORT_AFTER_S
+        # A renewal may have found first that the lease is lost.
+        known = dict.fromkeys([*self.leases.held, *self._executor.called])
+        held = [each for each in known if each.read_at < since and each.may_be_aborted]
+        if held:
+            aborted = await self._renewing.run(self._core.find_aborted([each.delivery for each in held]))
+            self._executor.abort([each for each, is_aborted in zip(held, aborted, strict=True) if is_aborted])
 
     # Topics
 

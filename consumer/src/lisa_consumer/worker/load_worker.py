@@ -1,11 +1,10 @@
 """Imports the worker that a command line names."""
 
-import importlib
 import inspect
 import logging
 import sys
 from pathlib import Path
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, ModuleType
 
 from lisa_common.errors import InvalidInput
 from lisa_common.escaping import named_text
@@ -58,29 +57,18 @@ def _needs_arguments(function: FunctionType) -> bool:
 
 def _import(module_name: str, target: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        # Unlike `importlib.import_module`, the statement leaves its own frames out of the traceback.
+        __import__(module_name)
     except Exception as error:
         text = named_text(error)
         if not _is_missing(module_name, error):
-            own = error.with_traceback(_of_the_module(error.__traceback__))
-            logger.error(
-                "cannot import %s", module_name, exc_info=own, extra=event("import_failed", module_name=module_name)
-            )
+            trace = error.__traceback__ and error.__traceback__.tb_next
+            fields = event("import_failed", module_name=module_name)
+            logger.error("cannot import %s", module_name, exc_info=error.with_traceback(trace), extra=fields)
         raise InvalidInput("worker", target, f"in a module that can be imported ({text})") from error
+    return sys.modules[module_name]
 
 
 def _is_missing(module_name: str, error: Exception) -> bool:
     """Whether the named module itself, or a package above it, is not there."""
     return isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-
-
-def _of_the_module(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback after the import machinery; all of it if nothing follows."""
-    step = trace
-    while step is not None and _is_machinery(step.tb_frame.f_code.co_filename):
-        step = step.tb_next
-    return step or trace
-
-
-def _is_machinery(file: str) -> bool:
-    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")

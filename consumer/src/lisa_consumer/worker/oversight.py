@@ -69,7 +69,7 @@ class Oversight:
             # Turns do not drift by what they take: what an operator asks is seen within a second.
             turn = max(turn + _PAUSE_S, time.monotonic())
             await asyncio.sleep(turn - time.monotonic())
-            await self._try(self._life.aborts.look())
+            await self._try(self._life.look_for_aborts())
             await self._try(self._report())
 
     async def _try(self, asking: Awaitable[Any]) -> None:

@@ -38,7 +38,7 @@ from lisa_consumer.worker.leftovers import abandon_handlers, tasks_left, threads
 from lisa_consumer.worker.life import Life
 from lisa_consumer.worker.oversight import Oversight
 from lisa_consumer.worker.pausable import Pausable
-from lisa_consumer.worker.presence import Presence
+from lisa_consumer.worker.presence import presence_shown
 from lisa_consumer.worker.schedules import DeclaresSchedules
 from lisa_consumer.worker.threads import HandlerThreads
 
@@ -318,9 +318,8 @@ class Worker(DeclaresSchedules, Pausable):
         threads = HandlerThreads()
         processes = Processes(most_messages=self.settings.process_messages, most_bytes=self.settings.process_bytes)
         try:
-            settings, routes = self._routing.prepared(self.settings, processes)
+            settings, routes, patterns = self._routing.prepared(self.settings, processes)
             async with surrounded(self._on_start, self._on_stop):
-                patterns = self._routing.prepared_patterns(settings, processes)
                 await self._serve(settings, routes, patterns, threads, burst=burst)
         finally:
             # Else idle threads would count as handlers that still run.
@@ -363,7 +362,7 @@ class Worker(DeclaresSchedules, Pausable):
             )
             watch = ManagerWatch(lambda: renewing.run(find_absence(settings.prefix)))
             self.health.remarks = [lambda: watch.absence]
-            declared, shown = self._declared(renewing, settings.prefix), Presence(renewing, self._core).shown()
+            declared, shown = self._declared(renewing, settings.prefix), presence_shown(renewing, self._core)
             async with declared, shown, watch.running(), discovery.running(once=burst):
                 with self._pausing(life):
                     async with Oversight(renewing, self._core, life, self, settings).shown():

@@ -7,8 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from lisa_gateway.access import ROUTES
-from lisa_gateway.access import Scope as About
+from lisa_gateway.access import ROUTES, Scope as About
 from lisa_gateway.camellia.answers import Code, Misunderstood, answer, failure_of, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor

@@ -65,16 +65,10 @@ class Monitor:
     Up to `MAX_TOPICS` topics that are known count by name, all others as `OTHER`.
     """
 
-    def __init__(
-        self,
-        length_s: float,
-        is_known: Callable[[str], bool] = lambda _: True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, length_s: float, is_known: Callable[[str], bool]) -> None:
         self._length_s = length_s
         self._is_known = is_known
-        self._clock = clock
-        self._ends = clock() + length_s
+        self._ends = time.monotonic() + length_s
         self._present = Window()
         self._complete = Window()
         self.stale = 0
@@ -112,7 +106,7 @@ class Monitor:
         return self._complete
 
     def _rotate(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if now < self._ends:
             return
         # A window in which nobody looked and nothing happened is empty.

@@ -5,8 +5,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of
+from lisa_common.cli.output import shown_exactly
+from lisa_common.cli.parse import read_duration
 from lisa_common.cli.policy_fields import MS, described, plain_name
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import DEFAULT_POLICY, Policy, PolicyFields

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Self
 from urllib.parse import urlencode
 
-from lisa_common.cli import read_duration, read_moment
+from lisa_common.cli.parse import read_duration, read_moment
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_name, moment_ms
 from lisa_manager import REASONS, Failure, GarbageFilter, ListedMessage, State

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lisa_common import __version__
-from lisa_common.cli import shown_duration
+from lisa_common.cli.output import shown_duration
 
 __all__ = ["HEADERS", "Asset", "Site", "encode", "link"]
 

@@ -7,10 +7,10 @@ from typing import (
     NotRequired,  # pydantic needs these before Python 3.12
 )
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from lisa_manager import GroupDebt, GroupStatus
+from lisa_manager import GroupDebt, GroupStatus, WorkerState
 
 __all__ = [
     "AckResults",
@@ -294,60 +294,12 @@ class Garbage(TypedDict):
     more: bool
 
 
-class GarbageCause(TypedDict):
-    """Dead letters that died for the same reason and error, in one group, by handlers of one release."""
-
-    reason: str
-    error: Annotated[str, Field(description="its first line")]
-    group: str
-    release: Annotated[str, Field(description="empty if unknown")]
-    count: int
-    first_ms: Ms
-    last_ms: Ms
-    last_id: Annotated[str, Field(description="the message that died last")]
-    trace: Annotated[list[str], Field(description="of that message: the last frames, the innermost last")]
-
-
-class GarbageSummary(TypedDict):
-    """Dead letters by cause, the most frequent first."""
-
-    causes: list[GarbageCause]
-    counted: Annotated[int, Field(description="selected dead letters, of these causes and others")]
-    others: Annotated[int, Field(description="selected dead letters of causes beyond the first 1,000")]
-    looked: Annotated[int, Field(description="how many were looked at, the latest")]
-    total: Annotated[int, Field(description="how many there were to look at")]
-    more: Annotated[bool, Field(description="whether the limit left out earlier ones")]
-
-
-class RunningHandler(TypedDict):
-    """A delivery whose handler runs."""
-
-    topic: str
-    id: str
-    since_ms: Ms
-
-
-class Worker(TypedDict):
+class Worker(WorkerState):
     """A worker, as it described itself last."""
 
-    name: str
-    group: str
-    host: str
-    pid: int
-    version: Annotated[str, Field(description="of Lisa")]
-    release: Annotated[str, Field(description="of its handlers; empty if it is not set")]
-    topics: list[str]
-    concurrency: int
-    status: Annotated[str, Field(description="running, paused, draining, stuck or silent")]
-    status_since_ms: Ms
-    problem: str
-    began_ms: Ms
-    seen_ms: Ms
-    held: Annotated[int, Field(description="deliveries that it holds")]
-    running: Annotated[int, Field(description="deliveries whose handlers run")]
-    handlers: Annotated[list[RunningHandler], Field(description="those that have run for over a second, the oldest")]
-    wish: Annotated[str | None, Field(description="what an operator wants: pause, drain or null")]
-    read_ms: Annotated[int, Field(description="the time of this answer, by the server's clock")]
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    has_chosen_name: Annotated[bool, Field(exclude=True)]
 
 
 class Workers(TypedDict):

@@ -8,7 +8,7 @@ from lisa_common.errors import InvalidInput
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.models import GarbageQuery, GarbageWork, SummaryQuery, duration_of
 from lisa_gateway.v1.operation import Answer, Call, operation
-from lisa_manager import BulkResult, DeadLetter, GarbageFilter
+from lisa_manager import BulkResult, DeadLetter, GarbageFilter, GarbageSummary
 
 __all__ = ["list_garbage", "purge_garbage", "replay_garbage", "summarize_garbage"]
 
@@ -49,7 +49,7 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-@operation(f"GET {_GARBAGE}/summary", {200: answers.GarbageSummary}, query=SummaryQuery)
+@operation(f"GET {_GARBAGE}/summary", {200: GarbageSummary}, query=SummaryQuery)
 async def summarize_garbage(call: Call) -> Answer:
     """Counts dead letters by reason, first line of the error, group and release of the handler."""
     query: SummaryQuery = call.query

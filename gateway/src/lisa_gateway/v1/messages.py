@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lisa_common.cli import read_headers
+from lisa_common.cli.parse import read_headers
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside

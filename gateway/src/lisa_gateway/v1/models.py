@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
-from lisa_common.cli import read_duration, read_moment, read_ms
+from lisa_common.cli.parse import read_duration, read_moment, read_ms
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
 from lisa_gateway.polls import MAX_BATCH

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lisa_common.cli import DURATION_FORM
+from lisa_common.cli.parse import DURATION_FORM
 from lisa_common.errors import InvalidInput, OmittedBytes
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import ROUTES, Caller, Rule, caller_of

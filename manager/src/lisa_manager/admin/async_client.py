@@ -7,27 +7,34 @@ from typing import Any
 from lisa_common.model.pattern_policies import PatternPolicy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
+from lisa_common.model.worker_state import Wish, WorkerState
 from lisa_common.protocol.managing import AbortOutcome
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_common.validation import Duration
-from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
+from lisa_manager.admin import activity, operations, workers
+from lisa_manager.admin.activity import Activity
+from lisa_manager.admin.async_server_client import AsyncServerAdmin
 from lisa_manager.admin.audit import check
 from lisa_manager.admin.audit.check import CheckReport
 from lisa_manager.admin.garbage import bulk
 from lisa_manager.admin.garbage.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.garbage.summary import GarbageSummary, summarize
-from lisa_manager.admin.groups import debts
+from lisa_manager.admin.groups import consumers, debts
+from lisa_manager.admin.groups.consumers import ConsumerStatus
 from lisa_manager.admin.groups.debts import DroppedGroup, GroupDebt
 from lisa_manager.admin.messages import by_id, listing
 from lisa_manager.admin.messages.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.messages.listing import MessagePage
 from lisa_manager.admin.messages.trace import Hop, trace
+from lisa_manager.admin.operations import Operation
 from lisa_manager.admin.schedules import changes, sends, states
 from lisa_manager.admin.schedules.changes import ImportedSchedules
 from lisa_manager.admin.schedules.sends import Backfilled
 from lisa_manager.admin.schedules.states import ScheduleState
-from lisa_manager.admin.topics import patterns, policies, reshard, status, traffic
+from lisa_manager.admin.topics import due_counts, history, memory, patterns, policies, reshard, status, traffic
+from lisa_manager.admin.topics.due_counts import DueCounts
+from lisa_manager.admin.topics.history import Sample
 from lisa_manager.admin.topics.patterns import Explained, PatternChange
 from lisa_manager.admin.topics.policies import Dropped
 from lisa_manager.admin.topics.reshard import ReshardResult
@@ -38,7 +45,7 @@ from lisa_manager.queries import require_topic
 __all__ = ["AsyncAdmin"]
 
 
-class AsyncAdmin(AsyncObservingAdmin):
+class AsyncAdmin(AsyncServerAdmin):
     """Looks into topics and operates them. `Admin` may be shared among threads, `AsyncAdmin` among asyncio tasks.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
@@ -393,3 +400,86 @@ class AsyncAdmin(AsyncObservingAdmin):
         paused, unless `paused` is given. Checks all before it writes any. Raises InvalidInput.
         """
         return await self._run(changes.import_schedules(self._topics, schedules, prune=prune))
+
+    async def history(
+        self, topics: Sequence[str], *, hours: float = 24.0, until_ms: int | None = None
+    ) -> dict[str, list[Sample]]:
+        """The samples of topics that managers wrote in so many hours, up to 744, oldest first, by topic.
+
+        The hours end now, or at `until_ms` since 1970. Managers write one sample a minute unless settings say
+        otherwise; an unchanged topic gets fewer.
+        """
+        return await self._run(history.read_history(self._prefix, topics, hours, until_ms))
+
+    async def due_counts(self, topic: str, *, start_ms: int | None = None, end_ms: int | None = None) -> DueCounts:
+        """How many waiting messages fall due in each part of a time, in ms since 1970. Raises UnknownTopic.
+
+        By default from the first that is due to the last. The server counts them, at most 4,000 times, or 8 times for
+        each shard; so it takes milliseconds, however many wait.
+        """
+        return await self._run(due_counts.read_due_counts(self._prefix, topic, start_ms, end_ms))
+
+    async def memory(self, topics: Sequence[str]) -> dict[str, int]:
+        """The memory of topics in bytes, as the server samples it, without topics that do not exist.
+
+        Raises LisaError; some rented servers refuse MEMORY USAGE.
+        """
+        return await self._run(memory.read_memory(self._prefix, topics))
+
+    async def consumers(self, topic: str) -> list[ConsumerStatus]:
+        """The consumers of a topic's groups: what they hold, and how long they have been idle. Raises UnknownTopic."""
+        return await self._run(consumers.list_consumers(self._prefix, topic))
+
+    async def workers(self, *, topic: str | None = None, group: str | None = None) -> list[WorkerState]:
+        """The workers that live, of one group or that read a topic, by group and name, with what each does.
+
+        A worker says so within a second when it pauses, drains or gets stuck, or when a handler has run for a second;
+        else every five seconds. It is `silent` after 15 s without news, and forgotten after an hour.
+        """
+        return await self._run(workers.list_workers(self._prefix, topic, group))
+
+    async def worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """One worker. Raises UnknownWorker, and InvalidInput where workers of several groups have the name."""
+        return await self._run(workers.find_worker(self._prefix, name, group))
+
+    async def pause_worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """Pauses a worker: within about a second it begins nothing more, and gives back what it has not begun.
+
+        Handlers that run go on. The pause lasts until `resume_worker`; where the worker's code chose its name, also for
+        its successors. Returns what the worker said last. Raises as `worker`.
+        """
+        return await self._run(workers.ask(self._prefix, name, group, Wish.PAUSE))
+
+    async def resume_worker(self, name: str, *, group: str | None = None) -> bool:
+        """Ends a pause by `pause_worker`, also of a worker that does not run. Returns whether there was one.
+
+        Raises as `worker`.
+        """
+        return await self._run(workers.resume(self._prefix, name, group))
+
+    async def drain_worker(self, name: str, *, group: str | None = None) -> WorkerState:
+        """Makes a worker drain and end, as SIGTERM does. What supervises it may start another.
+
+        A pause of its name lasts. Raises as `worker`.
+        """
+        return await self._run(workers.ask(self._prefix, name, group, Wish.DRAIN))
+
+    async def note_activity(self, done: Activity) -> None:
+        """Adds an action to the list that `activity` returns. The latest 10,000 or so are kept."""
+        await self._run(activity.note(self._prefix, done))
+
+    async def activity(self, *, limit: int = 100, before: str | None = None) -> list[Activity]:
+        """The latest noted actions, newest first, up to `limit` (1 to 1,000); `before` is the `entry` of one."""
+        return await self._run(activity.read(self._prefix, limit, before))
+
+    async def operations(self) -> list[Operation]:
+        """The latest operations over many messages, newest first, with their progress."""
+        return await self._run(operations.read(self._prefix))
+
+    async def save_operation(self, operation: Operation) -> bool:
+        """Stores the progress of an operation. Returns whether somebody asked for its end. 100 are kept."""
+        return await self._run(operations.save(self._prefix, operation))
+
+    async def stop_operation(self, id: str) -> bool:
+        """Asks for the end of a running operation, which ends after its present step. Returns whether it runs."""
+        return await self._run(operations.stop(self._prefix, id))

@@ -5,7 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import Column, JsonFlag, print_json_list, print_table, say, shown_duration, shown_moment
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.output import print_json_list, print_table, say, shown_duration, shown_moment
 from lisa_manager import Admin, ListedMessage, ManagerSettings, State
 from lisa_manager.commands.bodies import excerpt, record_document
 from lisa_manager.commands.shared import CopiesOfGroup, TopicName, admin_command, opened, require_group

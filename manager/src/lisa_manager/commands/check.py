@@ -4,7 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.output import print_json, print_table, say
+from lisa_common.cli.program import EXIT_WRONG
 from lisa_manager import CheckReport, Finding, ManagerSettings
 from lisa_manager.commands.shared import admin_command, complete_topic, opened, progress_of, warn_of_missing_manager
 

@@ -2,7 +2,11 @@
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, WaitOption, folded, print_json, say, shown, wait_s, with_settings
+from lisa_common.cli.options import JsonFlag, with_settings
+from lisa_common.cli.output import folded, print_json, say
+from lisa_common.cli.program import EXIT_WRONG
+from lisa_common.cli.waiting import WaitOption, wait_s
+from lisa_common.escaping import shown
 from lisa_common.protocol.scripts import SCRIPT_NAMES
 from lisa_manager import ManagerSettings
 from lisa_manager.commands.shared import admin_command, opened

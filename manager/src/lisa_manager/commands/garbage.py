@@ -8,21 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import (
-    Column,
-    JsonFlag,
-    YesFlag,
-    confirm,
-    print_json,
-    print_json_list,
-    print_table,
-    read_duration,
-    say,
-    shown,
-    shown_moment,
-)
-from lisa_common.cli.options import set_parameters
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag, YesFlag, set_parameters
+from lisa_common.cli.output import print_json, print_json_list, print_table, say, shown_moment
+from lisa_common.cli.parse import read_duration
+from lisa_common.cli.program import confirm
 from lisa_common.errors import InvalidInput, Verbatim
+from lisa_common.escaping import shown
 from lisa_common.validation import check_id
 from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageCause, GarbageFilter, ManagerSettings
 from lisa_manager.commands.bodies import record_document

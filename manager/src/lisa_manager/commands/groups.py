@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.output import print_json, print_table, say
+from lisa_common.cli.program import Declined, confirm
 from lisa_common.errors import UnknownGroup
 from lisa_common.validation import check_name
 from lisa_manager import GroupDebt, ManagerSettings

@@ -7,22 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import (
-    EXIT_WRONG,
-    Column,
-    JsonFlag,
-    YesFlag,
-    confirm,
-    print_json,
-    print_table,
-    read_duration,
-    read_headers,
-    read_moment,
-    say,
-    shown,
-    shown_moment,
-)
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.output import print_json, print_table, say, shown_moment
+from lisa_common.cli.parse import read_duration, read_headers, read_moment
+from lisa_common.cli.program import EXIT_WRONG, confirm
 from lisa_common.errors import InvalidInput, Needs, Verbatim
+from lisa_common.escaping import shown
 from lisa_common.model.death import DEATHS
 from lisa_common.validation import check_id
 from lisa_manager import (

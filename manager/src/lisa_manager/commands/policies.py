@@ -4,9 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, Column, Declined, JsonFlag, print_json, print_table, say, shown
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.policy_fields import plain_name
+from lisa_common.cli.program import EXIT_WRONG, Declined
 from lisa_common.errors import InvalidInput, Verbatim
+from lisa_common.escaping import shown
 from lisa_common.model.pattern_policies import PATTERN_FIELDS
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import ManagerSettings, Origin, PatternChange

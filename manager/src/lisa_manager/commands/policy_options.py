@@ -8,8 +8,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of, flag_of, set_parameters
+from lisa_common.cli.output import shown_exactly
+from lisa_common.cli.parse import read_duration
 from lisa_common.cli.policy_fields import MS, described, plain_name
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import INTERNAL_FIELDS, Policy

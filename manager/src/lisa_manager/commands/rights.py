@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli import JsonFlag, print_json, say
+from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.output import print_json, say
 from lisa_common.client.address import read_url
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_name

@@ -6,7 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from lisa_common.cli import Declined, read_duration, read_moment
+from lisa_common.cli.parse import read_duration, read_moment
+from lisa_common.cli.program import Declined
 from lisa_common.errors import InvalidInput, OmittedBytes
 
 __all__ = ["read_schedule_file", "value_of"]

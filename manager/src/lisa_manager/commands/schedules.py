@@ -9,20 +9,11 @@ from zoneinfo import ZoneInfo
 import typer
 from typer.models import OptionInfo
 
-from lisa_common.cli import (
-    Column,
-    JsonFlag,
-    YesFlag,
-    confirm,
-    print_json,
-    print_table,
-    read_headers,
-    read_moment,
-    say,
-    shown_duration,
-    shown_exactly,
-    shown_moment,
-)
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.output import print_json, print_table, say, shown_duration, shown_exactly, shown_moment
+from lisa_common.cli.parse import read_headers, read_moment
+from lisa_common.cli.program import confirm
 from lisa_common.errors import InvalidInput, Verbatim
 from lisa_manager import DEFAULT, ManagerSettings, Schedule, ScheduleState
 from lisa_manager.commands.bodies import read_body

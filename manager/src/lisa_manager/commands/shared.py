@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli import EXIT_INTERRUPTED, EXIT_WRONG, interrupts_restored, progress, say, with_settings
 from lisa_common.cli.completion import completed_by
+from lisa_common.cli.options import with_settings
+from lisa_common.cli.output import say
+from lisa_common.cli.program import EXIT_INTERRUPTED, EXIT_WRONG, interrupts_restored
+from lisa_common.cli.progress_bar import progress
 from lisa_common.errors import LisaError, UnknownGroup, UnknownSchedule, UnknownTopic, UnknownWorker
 from lisa_common.escaping import shown
 from lisa_common.validation import check_name
@@ -84,12 +87,12 @@ CopiesOfGroup = Annotated[
 
 
 @contextmanager
-def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Iterator[Admin]:
+def opened(settings: ManagerSettings) -> Iterator[Admin]:
     """Yields a client of these settings. Without patience, a command reports at once that the server is away.
 
     An unknown topic, group, schedule or worker is reported with names that are near.
     """
-    with Admin(settings=settings, patience_s=patience_s) as admin:
+    with Admin(settings=settings) as admin:
         try:
             yield admin
         except _UNKNOWN as error:

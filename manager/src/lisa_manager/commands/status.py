@@ -6,7 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, print_table, say, shown
+from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.output import print_json, print_table, say
+from lisa_common.cli.program import EXIT_WRONG
+from lisa_common.escaping import shown
 from lisa_manager import ManagerSettings, TopicStatus
 from lisa_manager.commands.shared import admin_command, complete_topic, find_warnings, opened
 from lisa_manager.commands.status_tables import DUE_IN, Rates, listings, unhealthy_first

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from rich.table import Table
 
-from lisa_common.cli import Column, shown, shown_duration
+from lisa_common.cli.columns import Column
+from lisa_common.cli.output import shown_duration
 from lisa_common.cli.tables import in_shares, new_table
+from lisa_common.escaping import shown
 from lisa_manager import BUCKETS, TopicStatus
 
 __all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "sparkline", "unhealthy_first"]

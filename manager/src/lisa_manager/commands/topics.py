@@ -5,8 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.policy_fields import plain_name
+from lisa_common.cli.program import Declined, confirm
 from lisa_common.errors import InvalidInput, Verbatim
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S

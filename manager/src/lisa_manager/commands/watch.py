@@ -13,8 +13,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from lisa_common.cli import print_json, say, shown, shown_duration
+from lisa_common.cli.output import print_json, say, shown_duration
 from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
+from lisa_common.escaping import shown
 from lisa_manager import Admin, TopicStatus, TopicTraffic
 from lisa_manager.commands.shared import find_warnings
 from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, problem_of, unhealthy_first

@@ -5,7 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say, shown_duration, shown_moment
+from lisa_common.cli.columns import Column
+from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.output import print_json, print_table, say, shown_duration, shown_moment
+from lisa_common.cli.program import EXIT_WRONG
 from lisa_common.errors import UnknownWorker
 from lisa_common.escaping import shown
 from lisa_manager import Admin, ManagerSettings, WorkerState, WorkerStatus

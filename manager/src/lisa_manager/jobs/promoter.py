@@ -31,12 +31,9 @@ __all__ = ["Promoter"]
 logger = logging.getLogger(__name__)
 
 # Any client can publish, and a number may be too large for a clock.
-_WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
-_LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
-"""The tag of a shard, and when a lease ends that is shorter than the topic's visibility timeout."""
-
-_SCHEDULE = re.compile(rb"(.+) ([0-9]{1,15}) schedule")
-"""The tag of a shard with a schedule that has changed, and its version."""
+_WAKE = re.compile(rb"(.+?) ([0-9]{1,15})(?: (lease|schedule))?")
+"""The tag of a shard, and when a message is due; or when a lease ends that is shorter than the topic's visibility
+timeout; or the version of a schedule that has changed."""
 
 _SLOW_S = 2.0
 """How much later than its poll a look may be before the manager is not ready."""
@@ -86,13 +83,9 @@ class Promoter:
     """Promotes in a task for each node. Wakes only hasten this; every shard is polled as well."""
 
     def __init__(
-        self,
-        connection: AsyncConnection,
-        table: ShardTable,
-        settings: ManagerSettings,
-        reporter: Reporter | None = None,
+        self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings, reporter: Reporter
     ) -> None:
-        self._reporter = reporter or Reporter(connection, table.prefix)
+        self._reporter = reporter
         self._connection = connection
         self._table = table
         self._settings = settings
@@ -289,12 +282,6 @@ class Promoter:
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, message: bytes) -> None:
-        if lease := _LEASE.fullmatch(message):
-            self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
-            return
-        if schedule := _SCHEDULE.fullmatch(message):
-            self._hear_of_schedule(schedule[1].decode("utf-8", "replace"))
-            return
         wake = _WAKE.fullmatch(message)
         if wake is None:
             logger.debug("ignored a message on the wake channel: %r", message[:80], extra=event("wake_ignored"))
@@ -302,7 +289,14 @@ class Promoter:
         tag = wake[1].decode("utf-8", "replace")
         shard = self._table.shards.get(tag)
         if shard is None:
+            # Also one whose first messages were due at once, so that no send has named it.
             self.unknown_shards.add(tag)
+            return
+        if wake[3] == b"schedule":
+            self._table.scheduled.add(shard.keys.topic)
+            return
+        if wake[3] == b"lease":
+            self._table.expect_lease_end(tag, self._clock_of(shard).moment_of(int(wake[2])))
             return
         moment = self._clock_of(shard).begin_for(int(wake[2]))
         # A look that is under way may not have seen that send.
@@ -310,16 +304,3 @@ class Promoter:
         if self._table.promotions.hasten(tag, moment):
             shard.calm = False
             self.wake()
-
-    def _hear_of_schedule(self, tag: str) -> None:
-        if shard := self._table.shards.get(tag):
-            self._table.scheduled.add(shard.keys.topic)
-        else:
-            self.unknown_shards.add(tag)
-
-    def _hear_of_lease(self, tag: str, ends_ms: int) -> None:
-        if shard := self._table.shards.get(tag):
-            self._table.expect_lease_end(tag, self._clock_of(shard).moment_of(ends_ms))
-        else:
-            # A new topic: its first messages were due at once, so that no send has named it.
-            self.unknown_shards.add(tag)

@@ -36,13 +36,9 @@ class Reclaimer:
     """Reclaims from the groups with pending deliveries, in bounded steps, without locks."""
 
     def __init__(
-        self,
-        connection: AsyncConnection,
-        table: ShardTable,
-        settings: ManagerSettings,
-        reporter: Reporter | None = None,
+        self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings, reporter: Reporter
     ) -> None:
-        self._reporter = reporter or Reporter(connection, table.prefix)
+        self._reporter = reporter
         self._connection = connection
         self._table = table
         self._settings = settings

@@ -25,13 +25,9 @@ class Sweeper:
     """Sweeps a shard at the time that its last sweep gave, and quiet shards seldom."""
 
     def __init__(
-        self,
-        connection: AsyncConnection,
-        table: ShardTable,
-        settings: ManagerSettings,
-        reporter: Reporter | None = None,
+        self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings, reporter: Reporter
     ) -> None:
-        self._reporter = reporter or Reporter(connection, table.prefix)
+        self._reporter = reporter
         self._table = table
         self._settings = settings
         self._batches = Batches(

@@ -116,14 +116,12 @@ class Ticker:
         table: ShardTable,
         discoverer: Discoverer,
         settings: ManagerSettings,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
         self._table = table
         self._discoverer = discoverer
         self._settings = settings
-        self._clock = clock
+        self._clock = time.monotonic
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[object, _Group] = defaultdict(_Group)
         self._busy: set[object] = set()

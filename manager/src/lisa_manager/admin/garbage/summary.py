@@ -1,7 +1,9 @@
 """Why dead letters died: counted by cause, the latest ones of a topic, in bounded memory."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
+
+from pydantic import ConfigDict
 
 from lisa_common.model.failure import first_line
 from lisa_common.protocol.call import Flow
@@ -20,6 +22,9 @@ _MOST_CAUSES: Final = 1_000
 @dataclass(frozen=True, slots=True)
 class GarbageCause:
     """Dead letters that died for the same reason and error, in one group, by handlers of one release."""
+
+    # For the OpenAPI document.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
     reason: str
     error: str
@@ -42,6 +47,9 @@ class GarbageCause:
 @dataclass(frozen=True, slots=True)
 class GarbageSummary:
     """Dead letters by cause."""
+
+    # For the OpenAPI document.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
     causes: tuple[GarbageCause, ...]
     """The most frequent first: up to 1,000, those that were met first."""

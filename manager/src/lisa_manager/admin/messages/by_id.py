@@ -13,8 +13,7 @@ from lisa_common.model.sharding import by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch
-from lisa_common.protocol.managing import AbortOutcome
-from lisa_common.protocol.managing import abort as abort_in
+from lisa_common.protocol.managing import AbortOutcome, abort as abort_in
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.validation import Duration, check_id, check_list, duration_ms, is_id, moment_ms
 from lisa_manager.queries import chunks, require_topic
