@@ -158,6 +158,8 @@ def judge(info: Mapping[str, str], save: str) -> list[str]:
     version = info.get("redis_version", "0")
     if _version(info) < _OLDEST:
         findings.append(f"the server is too old: version {version}; Lisa needs 7.0 or later")
+    if info.get("role") == "slave" and "cluster_state" not in info:
+        findings.append("the server is a replica: it refuses or loses what programs write; use its master's address")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):
         findings.append(f"maxmemory-policy is {policy}: a full server silently deletes messages; set noeviction")
