@@ -46,11 +46,13 @@ class BodyLimits:
         """Serves one connection of ASGI."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        hosts = 0
+        hosts = kinds = 0
         length = coding = None
         for name, value in scope["headers"]:
             if name == b"host":
                 hosts += 1 if value else 2
+            elif name == b"content-type":
+                kinds += 1
             elif name == b"content-length":
                 length = value
             elif name == b"transfer-encoding":
@@ -58,6 +60,9 @@ class BodyLimits:
         if hosts != 1 and scope["http_version"] == "1.1":
             # RFC 9112, 3.2.
             return send_problem(send, _unfit("host", "given once"))
+        if kinds > 1:
+            # One would be taken: JSON as a message with its options, or as the text of another message.
+            return send_problem(send, _unfit("content-type", "given once"))
         if coding is not None and (length is not None or coding.lower() != b"chunked"):
             # RFC 9112, 6.1: a proxy in front may have taken such a body for another.
             return send_problem(send, _unfit("transfer-encoding", "chunked, without a content-length"))
