@@ -31,6 +31,7 @@ FIT = {
         ({"cluster_slots_fail": "5461"}, "", "5461 slots"),
         ({"cluster_state": "fail"}, "", "cluster_state"),
         ({"role": "slave"}, "", "a replica"),
+        ({"nodes": "3"}, "", "one node of a Cluster"),
     ],
 )
 def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> None:
