@@ -190,6 +190,14 @@ def test_a_body_with_both_framings_is_the_last(gateway: str) -> None:
     assert [status for status, _ in _exchange(gateway, [sent], answers=2)] == [201]
 
 
+def test_a_content_type_is_given_once(gateway: str, root: httpx.Client) -> None:
+    """By one of two, JSON is a message with its options; by the other, the text of another message."""
+    id = f"m-{next(_NUMBERS)}"
+    sent = _put(id, b"", b"Content-Type: application/json\r\nContent-Length: 1\r\n") + b"1"
+    assert [status for status, _ in _exchange(gateway, [sent], answers=1)] == [400]
+    assert root.get(f"/v1/topics/mine/messages/{id}").status_code == httpx.codes.NOT_FOUND
+
+
 @pytest.mark.parametrize("host", [b"", b"Host:\r\n", b"Host: a\r\nHost: b\r\n"])
 def test_a_host_is_given_once(gateway: str, host: bytes) -> None:
     """RFC 9112, 3.2."""

@@ -209,3 +209,18 @@ def test_an_interrupted_bulk_command_says_what_it_has_done(
     assert (bulk.code, said) == (130, "lisa-manager: interrupted; what was counted is done, and no more")
     [count] = json.loads(told).values()
     assert 0 < count == before - client.zcard(key) < before
+
+
+def test_any_other_command_says_that_it_was_interrupted(
+    commands: Commands, programs: Programs, client: redis.Redis
+) -> None:
+    """Here one that cancels messages by their ids: the others stay."""
+    with Producer(settings=ProducerSettings(redis_url=commands.url, prefix=commands.prefix)) as producer:
+        ids = [f"m{n}" for n in range(20_000)]
+        producer.send_many("t0", [Message(body=b"x", id=id, delay=3_600) for id in ids])
+    cancel = programs.start("lisa-manager", "cancel", "t0", *ids)
+    wait_until(lambda: client.zcard(f"{commands.prefix}:{{t0}}:waiting") < 20_000, 60, what="a first step")
+    cancel.send(signal.SIGINT)
+    wait_until(lambda: not cancel.runs, 20, what="the command to end")
+    assert (cancel.code, cancel.log) == (130, "lisa-manager: interrupted; what was done by then stays\n")
+    assert 0 < client.zcard(f"{commands.prefix}:{{t0}}:waiting") < 20_000

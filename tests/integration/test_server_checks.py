@@ -30,6 +30,8 @@ FIT = {
         ({"cluster_slots_assigned": "16383"}, "", "16383 of 16384 slots"),
         ({"cluster_slots_fail": "5461"}, "", "5461 slots"),
         ({"cluster_state": "fail"}, "", "cluster_state"),
+        ({"role": "slave"}, "", "a replica"),
+        ({"nodes": "3"}, "", "one node of a Cluster"),
     ],
 )
 def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> None:
@@ -47,6 +49,7 @@ def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> 
         {"redis_version": "10.0"},
         {"used_memory": "850000000", "maxmemory": "0"},
         {"used_memory": "79", "maxmemory": "100"},
+        {"role": "slave", "cluster_state": "ok"},
     ],
     ids=str,
 )

@@ -136,6 +136,8 @@ def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str,
         raise answer
     *sections, cluster, save = answer
     info = read_info([*sections, cluster] if in_cluster else sections)
+    if not in_cluster and not isinstance(cluster, LisaError):
+        info["nodes"] = cluster.get("cluster_size", "1")
     # Hosted servers forbid CONFIG; then assume that snapshots are on.
     return info, "unknown" if isinstance(save, LisaError) or not save else save[1].decode()
 
@@ -154,7 +156,7 @@ def read_info(answer: list[Any] | LisaError) -> dict[str, str]:
 
 def judge(info: Mapping[str, str], save: str) -> list[str]:
     """Findings from the fields of INFO and CLUSTER INFO and the setting `save`."""
-    findings = []
+    findings = _find_wrong_address(info)
     version = info.get("redis_version", "0")
     if _version(info) < _OLDEST:
         findings.append(f"the server is too old: version {version}; Lisa needs 7.0 or later")
@@ -184,6 +186,14 @@ def judge(info: Mapping[str, str], save: str) -> list[str]:
             "cluster_state is not ok: the node refuses calls until it is (see the other findings and its log)"
         )
     return findings
+
+
+def _find_wrong_address(info: Mapping[str, str]) -> list[str]:
+    if int(info.get("nodes", "1")) > 1:
+        return ["the server is one node of a Cluster, so calls for most topics fail: use redis+cluster://"]
+    if info.get("role") == "slave" and "cluster_state" not in info:
+        return ["the server is a replica: it refuses or loses what programs write; use its master's address"]
+    return []
 
 
 def _join(names: list[str], nodes: int) -> str:

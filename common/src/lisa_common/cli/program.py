@@ -84,6 +84,14 @@ class _Program(_Group):
             return code
         sys.exit(code)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command. One that Ctrl-C ends says that it has not come to its end."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            self._print_error("interrupted; what was done by then stays")
+            raise
+
     def _run(self, args: Sequence[str] | None, **extra: Any) -> int:
         try:
             code = self._invoke(args, **extra)

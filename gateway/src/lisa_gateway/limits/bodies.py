@@ -46,24 +46,37 @@ class BodyLimits:
         """Serves one connection of ASGI."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        hosts = 0
-        length = coding = None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                hosts += 1 if value else 2
-            elif name == b"content-length":
-                length = value
-            elif name == b"transfer-encoding":
-                coding = value if coding is None else b"several"
-        if hosts != 1 and scope["http_version"] == "1.1":
-            # RFC 9112, 3.2.
-            return send_problem(send, _unfit("host", "given once"))
-        if coding is not None and (length is not None or coding.lower() != b"chunked"):
-            # RFC 9112, 6.1: a proxy in front may have taken such a body for another.
-            return send_problem(send, _unfit("transfer-encoding", "chunked, without a content-length"))
+        problem, length, coding = _framing(scope)
+        if problem is not None:
+            return send_problem(send, problem)
         if coding is None and (length == b"0" or (length is None and scope["http_version"] != "2")):
             return self._app(scope, receive, send)
         return _Reader(scope, receive, send, self._limits, 0 if length is None else int(length)).serve(self._app)
+
+
+def _framing(scope: Any) -> tuple[Problem | None, bytes | None, bytes | None]:
+    """What is wrong with the headers that say what a request is; the length of its body, and its transfer coding."""
+    hosts = kinds = 0
+    length = coding = problem = None
+    for name, value in scope["headers"]:
+        if name == b"host":
+            hosts += 1 if value else 2
+        elif name == b"content-type":
+            kinds += 1
+        elif name == b"content-length":
+            length = value
+        elif name == b"transfer-encoding":
+            coding = value if coding is None else b"several"
+    if hosts != 1 and scope["http_version"] == "1.1":
+        # RFC 9112, 3.2.
+        problem = _unfit("host", "given once")
+    elif kinds > 1:
+        # By one of them, JSON is a message with its options; by the other, the text of another message.
+        problem = _unfit("content-type", "given once")
+    elif coding is not None and (length is not None or coding.lower() != b"chunked"):
+        # RFC 9112, 6.1: a proxy in front may have taken such a body for another.
+        problem = _unfit("transfer-encoding", "chunked, without a content-length")
+    return problem, length, coding
 
 
 def _unfit(header: str, expected: str) -> Problem:

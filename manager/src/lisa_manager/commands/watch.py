@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any, NoReturn
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from lisa_common.cli.output import print_json, say, shown_duration
+from lisa_common.cli.program import EXIT_INTERRUPTED
 from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
 from lisa_common.escaping import shown
 from lisa_manager import Admin, TopicStatus, TopicTraffic
@@ -194,8 +196,6 @@ def watch(
     """Shows the status until interrupted; without a terminal, or as JSON by `document`, one after another."""
     console = Console()
     reader = Reader(admin, topic)
-    if document is None and console.is_terminal:
-        _show(console, reader, seconds)
 
     def show_json(statuses: Sequence[TopicStatus], rates: Rates) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -203,4 +203,9 @@ def watch(
         found = [(document(s), rates.added.get(s.topic), rates.out(s.topic)) for s in in_order] if document else []
         print_json([fields | {"at": at, "in_per_s": added, "out_per_s": out} for fields, added, out in found])
 
-    _print_again(reader, seconds, show_json if document else show, json=document is not None)
+    try:
+        if document is None and console.is_terminal:
+            _show(console, reader, seconds)
+        _print_again(reader, seconds, show_json if document else show, json=document is not None)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
