@@ -25,7 +25,7 @@ def spare_collector() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Starts no collection while the block imports: nearly all that it makes stays, and to look took a sixth of its time."""
+    """Starts no collection while the block imports: what it makes stays, and to look took a tenth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

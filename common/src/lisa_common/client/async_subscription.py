@@ -32,8 +32,8 @@ async def subscribe(client: Any, channel: str, publish: Publish) -> AsyncGenerat
     `publish` publishes there over the connections on which programs write: after a fail-over behind one address these
     may lead to another server than this subscription, which would hear nothing.
 
-    Raises OutcomeUnknown when it does not hear what is published; for a user who may not publish, when the server does not
-    answer a PING on this connection. Raises errors of the Redis client, too.
+    Raises OutcomeUnknown when it does not hear what is published; for a user who may not publish, when the server does
+    not answer a PING on this connection. Raises errors of the Redis client, too.
     """
     echo = _Echo(channel, publish)
     try:
