@@ -149,7 +149,7 @@ async def test_a_broken_subscription_is_made_again(own_server: OwnServer, prefix
 
 @pytest.mark.slow
 async def test_a_subscription_that_died_in_silence_is_made_again(own_server: OwnServer, prefix: str) -> None:
-    """Only an unanswered PING reveals a half-open link. Without polling."""
+    """Only what it publishes, and does not hear, reveals a half-open link. Without polling."""
     server = own_server()
     consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
     async with (

@@ -45,6 +45,22 @@ async def _exhaust(messages: AsyncGenerator[bytes | None]) -> None:
             pass
 
 
+async def test_without_the_right_to_publish_a_ping_tells(own_server: Callable[..., Server]) -> None:
+    """Of a link that died in silence."""
+    server = own_server()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">pw", "~*", "&*", "+@all", "-publish")
+    async with (
+        Proxy(server.port) as proxy,
+        AsyncConnection(proxy.url.replace("://", "://shop:pw@")) as connection,
+        aclosing(connection.listen(CHANNEL)) as messages,
+    ):
+        assert await anext(messages) is None
+        proxy.strand()
+        with pytest.raises(OutcomeUnknown, match="does not answer PING"):
+            await _exhaust(messages)
+
+
 async def test_it_stays_where_it_hears_itself(own_server: Callable[..., Server]) -> None:
     """Listeners get nothing of that."""
     server = own_server()

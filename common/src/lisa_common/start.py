@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
+from lisa_common.collector import uncollected
+
 __all__ = ["EXIT_INTERRUPTED", "quiet_imports", "start"]
 
 EXIT_INTERRUPTED = 130
@@ -44,11 +46,12 @@ def start(distribution: str, module: str) -> NoReturn:
 @contextmanager
 def quiet_imports() -> Iterator[None]:
     """Has SIGINT end the process at once and without a traceback, while the block imports: nothing has begun yet."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with uncollected():
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -14,12 +14,12 @@ from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown
 __all__ = ["subscribe"]
 
 _POLL_S = 1.0
-"""Length of one poll for messages; after a silent one the subscription sends a PING."""
+"""Length of one poll for messages; after a silent one a subscription that cannot call itself sends a PING."""
 
 _MAX_SILENT_POLLS = 2
 """Polls without an answer to that PING after which the subscription counts as broken."""
 
-_CALL_S = 3.0
+_CALL_S = 2.0
 """How often it calls itself, and how long that may take. Longer if the subscription is never silent."""
 _BUSY_CALL_S = 20.0
 
@@ -32,8 +32,8 @@ async def subscribe(client: Any, channel: str, publish: Publish) -> AsyncGenerat
     `publish` publishes there over the connections on which programs write: after a fail-over behind one address these
     may lead to another server than this subscription, which would hear nothing.
 
-    Raises OutcomeUnknown when the server does not answer a PING on this connection, or when it does not hear what is
-    published; and errors of the Redis client.
+    Raises OutcomeUnknown when it does not hear what is published; for a user who may not publish, when the server does
+    not answer a PING on this connection. Raises errors of the Redis client, too.
     """
     echo = _Echo(channel, publish)
     try:
@@ -55,7 +55,7 @@ async def subscribe(client: Any, channel: str, publish: Publish) -> AsyncGenerat
                     unanswered = 0
                 elif unanswered > _MAX_SILENT_POLLS:
                     raise OutcomeUnknown(f"the subscription to {channel} is broken: the server does not answer PING")
-                else:
+                elif echo.is_refused:
                     if not unanswered:
                         await subscription.ping()
                     unanswered += 1
@@ -79,10 +79,12 @@ class _Echo:
         self._called: float | None = None
         """When the latest call was published that has not been heard."""
         self._is_heard = False
+        self.is_refused = False
+        """Whether the user may not publish: then only a PING can tell of a broken link."""
 
     def call(self) -> None:
         """Publishes if it is time, without waiting for that."""
-        if self._calling is None and self._called is None and self._clock() >= self._next:
+        if not self.is_refused and self._calling is None and self._called is None and self._clock() >= self._next:
             self._is_heard = False
             self._calling = asyncio.ensure_future(self._publish(self._word))
 
@@ -97,8 +99,7 @@ class _Echo:
             if error is None:
                 self._called = None if self._is_heard else now
             elif isinstance(error, AccessDenied):
-                # Without the right to publish nobody can tell.
-                self._next = float("inf")
+                self.is_refused = True
             elif not isinstance(error, LisaError):
                 raise error
         elif self._called is not None and now - self._called > (_BUSY_CALL_S if data else _CALL_S):

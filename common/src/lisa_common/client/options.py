@@ -25,7 +25,7 @@ UNBOUNDED = 2**31
 """The Redis client's own limit of connections: it would raise where Lisa waits."""
 
 
-IDLE_S, CHECK_S = 1.0, 0.5
+IDLE_S, CHECK_S = 2.0, 0.5
 """After so long without a reply a connection is tested by a PING before its next request, and how long that may take.
 
 Proxies and NAT drop idle connections, often without a word; a request would wait for its whole timeout.

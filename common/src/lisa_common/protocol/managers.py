@@ -15,8 +15,6 @@ RENEW_S = 5.0
 _LIFE_MS = 15_000
 """A manager that has not renewed its sign for this long counts as ended."""
 
-_MOST_MANAGERS = 1_000
-
 
 def renew(prefix: str, name: str, now_ms: int) -> Sequence[Call[Any]]:
     """Says that a manager lives at this moment of the server's clock."""
@@ -34,7 +32,6 @@ def _write(prefix: str, name: str, seen_ms: int, now_ms: int) -> Sequence[Call[A
     return [
         command("ZADD", key, seen_ms, name),
         command("ZREMRANGEBYSCORE", key, "-inf", now_ms - _LIFE_MS),
-        command("ZREMRANGEBYRANK", key, 0, -_MOST_MANAGERS - 1),
         command("PEXPIRE", key, _LIFE_MS),
     ]
 

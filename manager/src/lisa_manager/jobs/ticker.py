@@ -60,6 +60,9 @@ _SCAN_PAGE: Final = 1_000
 _SCAN_S: Final = 2.0
 """How often to look which topics have schedules, in case a wake was lost: with many topics, a second for each page."""
 
+_MIGRATE_S: Final = 60.0
+"""How often to look for schedules of a development version: at the start, and rarely afterwards."""
+
 _SHORT_MS: Final = 5_000
 """A schedule of a shorter period is served at the moment when its next tick can be sent, not at the next turn."""
 
@@ -126,7 +129,7 @@ class Ticker:
         self._groups: dict[object, _Group] = defaultdict(_Group)
         self._busy: set[object] = set()
         """The groups that an earlier turn still serves."""
-        self._scan_at = 0.0
+        self._scan_at = self._migrate_at = 0.0
         self._problems = ProblemLog(logger)
         self._metrics = ScheduleMetrics()
         self.sent = 0
@@ -172,7 +175,9 @@ class Ticker:
             if count != 0:
                 found = await self._connection.execute_each([command("EXISTS", key) for key in page])
                 self._table.scheduled |= {topic_of[key] for key, exists in zip(page, found, strict=True) if exists == 1}
-        await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
+        if self._clock() >= self._migrate_at:
+            await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
+            self._migrate_at = self._clock() + _MIGRATE_S
 
     def _follow_registry(self) -> None:
         """Takes in new topics with schedules, layouts and nodes that have changed, and drops."""
