@@ -1,10 +1,8 @@
-"""Sets up the garbage collector for imports, and for programs that handle many messages or requests."""
+"""Sets up the garbage collector for programs that handle many messages or requests."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-__all__ = ["spare_collector", "uncollected"]
+__all__ = ["spare_collector"]
 
 _COLLECT_AFTER = 20_000
 """New objects that start a collection, not 700: most belong to what is under way, and are no garbage."""
@@ -21,15 +19,3 @@ def spare_collector() -> None:
     gc.freeze()
     if gc.get_threshold() == _FIRST:
         gc.set_threshold(_COLLECT_AFTER, *_FIRST[1:])
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Starts no collection while the block imports: what it makes stays, and to look took a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

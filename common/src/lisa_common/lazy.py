@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from lisa_common.collector import uncollected
-
 __all__ = ["lazy_names"]
 
 
@@ -25,8 +23,7 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with uncollected():
-            value = getattr(import_module(home_of[name]), name)
+        value = getattr(import_module(home_of[name]), name)
         # From now on it is found without this function.
         setattr(sys.modules[package], name, value)
         return value
