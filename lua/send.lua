@@ -161,6 +161,7 @@ if not is_done then
   for i = 4, #rows, 3 do
     if replies[(i - 1) / 3] > 0 then
       redis.call('HDEL', messages, rows[i])
+      redis.pcall('HDEL', owed, rows[i])
     end
   end
   -- Some servers make a text of the error.

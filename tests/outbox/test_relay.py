@@ -184,7 +184,7 @@ def test_an_heir_that_reads_fewer_rows_undoes_no_cancel(
     idle(0.01)  # the lease keeps its moment in whole milliseconds
     producer.cancel("orders", "order-1119")
     end_lease(engine)
-    heir = relays(engine)
+    heir = relays(engine, rows=100)
     assert [heir.relay_once(), heir.relay_once()] == [100, 23]
     assert producer.find("orders", "order-1119") is None
     assert producer.find("orders", "order-1118")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, insert, select
 
-from lisa_producer import Producer
-from lisa_producer.outbox import Relay
-from lisa_producer.outbox.inspection import read_backlog
+from lisa_producer import Message, Producer
+from lisa_producer.outbox import Outbox, Relay
+from lisa_producer.outbox.inspection import find_problems, read_backlog
 from lisa_producer.outbox.table import METADATA, ROWS, now_ms
 from support.stored import body_of
 
@@ -32,6 +32,43 @@ def test_no_value_of_a_row_holds_up_the_others(
     assert relays(engine).relay_once() == len(wrong) + 1
     assert read_backlog(engine).set_aside == len(wrong)
     assert body_of(producer, "good") == b"x"
+
+
+@pytest.mark.parametrize("created_ms", [-(2**63), 2**63 - 1])
+def test_times_at_the_end_of_the_range_hold_up_nothing(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay], created_ms: int
+) -> None:
+    """Counts of them fail neither."""
+    row = {"topic": "orders", "command": "send", "due": "+60000", "created_ms": created_ms, "body": b"x"}
+    with engine.begin() as connection:
+        connection.execute(insert(ROWS), [row | {"message_id": id} for id in ("a", "b")])
+    assert (read_backlog(engine).oldest_s > 0, len(find_problems(engine))) == (
+        (True, 1) if created_ms < 0 else (False, 0)
+    )
+    assert relays(engine).relay_once() == 2
+    assert body_of(producer, "a") == b"x"
+
+
+def test_rows_without_a_topic_are_set_aside(engine: Engine, relays: Callable[..., Relay]) -> None:
+    """And those of the topics after it go on."""
+    row = {"command": "send", "message_id": "a", "due": "+60000", "created_ms": now_ms(), "body": b"x"}
+    with engine.begin() as connection:
+        for topic in ("", "orders"):
+            connection.execute(insert(ROWS).values(row | {"topic": topic}))
+    assert relays(engine).relay_once() == 2
+    assert find_problems(engine)[0].startswith(
+        "1 rows for no topic are set aside, the first (id 1) because topic must be "
+    )
+
+
+def test_large_bodies_behind_small_ones_are_read_in_parts(engine: Engine, relays: Callable[..., Relay]) -> None:
+    """A thousand of them would need much memory."""
+    relay, outbox = relays(engine), Outbox()
+    for size in (1, 3 * 2**20):
+        with engine.begin() as connection:
+            outbox.send_many(connection, "orders", [Message(body=size * b"x", delay=60) for _ in range(4)])
+    # Lisa refuses bodies of this size, which is none of the relay's business.
+    assert [relay.relay_once() for _ in range(3)] == [7, 1, 0]
 
 
 def test_bodies_of_other_types_in_sqlite(tmp_path: Path, producer: Producer, relays: Callable[..., Relay]) -> None:

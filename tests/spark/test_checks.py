@@ -52,6 +52,14 @@ BAD_OPTIONS = {
         {"operation": "cancel", "confirmReplicas": 1},
         "option confirmReplicas cannot be combined with operation=cancel",
     ),
+    "batches of changes": (
+        {"operation": "cancel", "batchMessages": 5},
+        "option batchMessages cannot be combined with operation=cancel",
+    ),
+    "time to confirm nothing": (
+        {"confirmTimeout": 5},
+        "option confirmTimeout needs confirmReplicas or confirmFsync",
+    ),
     "bad confirm": ({"confirmReplicas": -1}, "option confirmReplicas must be .* 0; got '-1'"),
 }
 

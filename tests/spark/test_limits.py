@@ -1,6 +1,7 @@
 """Topics with limits, without Spark: a full one fails the task that finds it so; a guarded one ends a run early."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
 
-from lisa_common.errors import QueueFull
+from lisa_common.client.connection import Connection
+from lisa_common.errors import LisaError, QueueFull
 from lisa_common.protocol import managing
 from lisa_manager import Admin, ManagerSettings
 from lisa_producer.spark.columns import Columns
@@ -16,6 +18,7 @@ from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import Sink, Written
 from spark.test_group_reader import Topic, _plan, _run
 from spark.test_poison import Query
+from support import Server
 
 
 @pytest.fixture
@@ -102,3 +105,34 @@ def test_poison_where_few_are_in_flight(topic: Topic, admin: Admin) -> None:
         assert runs < 200
     assert sorted(query.handled.elements()) == [id for id in ids if id != "m05"]
     assert topic.client.zrange(topic.keys.of("garbage"), 0, -1) == [b"g/m05"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "bad"), [("send", None), ("cancel", None), ("cancel", "")], ids=["rate", "changes", "bad row"]
+)
+def test_a_task_closes_its_connections(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, operation: str, bad: str | None
+) -> None:
+    """Also where a row fails it. The garbage collector would close them later."""
+    opened: list[Connection] = []
+    monkeypatch.setattr(Connection, "of", _noting(opened))
+    server = own_server()
+    given = {"url": server.url, "topic": "orders", "operation": operation, "maxrowspersecond": "1000"}
+    columns = ("id", "body") if operation == "send" else ("id",)
+    batch = pa.RecordBatch.from_pydict(dict.fromkeys(columns, ["x"] if bad is None else ["x", bad]))
+    sink = Sink(WriteOptions.of(given), Columns(columns, "orders"), "run")
+    with nullcontext() if bad is None else pytest.raises(LisaError, match="^row 1"):
+        sink.write(iter([batch]))
+    with server.client() as client:
+        names = [each["name"] for each in client.client_list()]
+    assert (opened != [], [name for name in names if name]) == (True, [])
+
+
+def _noting(opened: list[Connection]) -> Any:
+    of = Connection.of
+
+    def note(*args: Any, **options: Any) -> Connection:
+        opened.append(of(*args, **options))
+        return opened[-1]
+
+    return note

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, case, func, inspect, select
 
-from lisa_producer.outbox.table import LEASES, METADATA, ROWS, WAITS, now_ms
+from lisa_producer.outbox.table import LEASES, METADATA, ROWS, WAITS, age_ms, now_ms
 
 __all__ = ["Backlog", "find_problems", "read_backlog"]
 
@@ -27,7 +27,7 @@ def read_backlog(engine: Engine) -> Backlog:
     """Counts the rows. Takes longer the more there are: 0.1 s for a million."""
     query = select(
         func.count(case((WAITS, 1))),
-        now_ms() - func.min(case((WAITS, ROWS.c.created_ms))),
+        age_ms(func.min(case((WAITS, ROWS.c.created_ms)))),
         func.count(ROWS.c.error),
     )
     with engine.connect() as connection:
@@ -63,24 +63,25 @@ def _of_rows(engine: Engine) -> Iterator[str]:
         .group_by(ROWS.c.topic)
         .order_by(ROWS.c.topic)
     )
+    oldest_ms = age_ms(func.min(ROWS.c.created_ms))
     late = (
-        select(ROWS.c.topic, func.count(), now_ms() - func.min(ROWS.c.created_ms))
+        select(ROWS.c.topic, func.count(), oldest_ms)
         .where(WAITS)
         .group_by(ROWS.c.topic)
-        .having(now_ms() - func.min(ROWS.c.created_ms) > _LATE_MS)
+        .having(oldest_ms > _LATE_MS)
         .order_by(ROWS.c.topic)
     )
     with engine.connect() as connection:
         for topic, count, first in connection.execute(aside):
             error = connection.scalar(select(ROWS.c.error).where(ROWS.c.id == first))
-            yield f"{count} rows for {topic} are set aside, the first (id {first}) because {error}"
-        for topic, count, age_ms in connection.execute(late):
+            yield f"{count} rows for {topic or 'no topic'} are set aside, the first (id {first}) because {error}"
+        for topic, count, late_ms in connection.execute(late):
             cause = (
                 "a relay has tried: its log and /readyz say why"
                 if _is_served(connection, topic)
                 else "no relay works on them: start lisa-producer outbox run"
             )
-            yield f"{count} rows for {topic} wait, the oldest for {int(age_ms) // 1000} s, and {cause}"
+            yield f"{count} rows for {topic} wait, the oldest for {int(late_ms) // 1000} s, and {cause}"
 
 
 def _is_served(connection: Connection, topic: str) -> bool:

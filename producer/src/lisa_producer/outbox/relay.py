@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -41,7 +42,7 @@ from lisa_producer.message import Confirm
 from lisa_producer.outbox.engine import failure_text
 from lisa_producer.outbox.listening import check_listens, listening
 from lisa_producer.outbox.relayed import RelayedMessage, Row
-from lisa_producer.outbox.table import LEASES, ROWS, WAITS, now_ms
+from lisa_producer.outbox.table import LEASES, ROWS, WAITS, age_ms, now_ms
 from lisa_producer.results import BatchResults, PartialSend
 from lisa_producer.settings import ProducerSettings
 
@@ -54,8 +55,6 @@ _SLOWER = 1.2
 _RETRY: Final = Backoff(base=0.2, cap=10.0)
 _BATCH_BYTES = 8 * 1024 * 1024
 _STUCK_S = 30.0
-_FIRST_ROWS = 100
-"""Bodies may be large: more rows are read at once when it is known how large they are."""
 _MOST_ROWS = 10_000
 _LONGEST_LEASE_S = 3_600
 _DEADLOCK = 1213
@@ -64,7 +63,8 @@ _DEADLOCK = 1213
 # Made once: SQLAlchemy takes as long to make a statement as to run it.
 _TOPIC: BindParameter[str] = bindparam("of")
 _ME: BindParameter[str] = bindparam("me")
-_NEXT_TOPIC = select(ROWS.c.topic).where(WAITS, ROWS.c.topic > _TOPIC).order_by(ROWS.c.topic).limit(1)
+_FIRST_TOPIC = select(ROWS.c.topic).where(WAITS).order_by(ROWS.c.topic).limit(1)
+_NEXT_TOPIC = _FIRST_TOPIC.where(ROWS.c.topic > _TOPIC)
 _UNTIL = now_ms() + bindparam("lease_ms", type_=BigInteger)
 _OF_TOPIC = update(LEASES).where(LEASES.c.topic == _TOPIC)
 _MINE = _OF_TOPIC.where(LEASES.c.owner == _ME)
@@ -82,12 +82,13 @@ _FIRST = (
         *(ROWS.c[name] for name in ("id", "command", "message_id", "due", "options")),
         # As the driver reads it: SQLAlchemy fails for text in SQLite, and with it the whole query.
         type_coerce(ROWS.c.body, NullType()),
-        (now_ms() - ROWS.c.created_ms).label("age_ms"),
+        age_ms(ROWS.c.created_ms).label("age_ms"),
     )
     .where(ROWS.c.topic == _TOPIC, WAITS)
     .order_by(ROWS.c.id)
     .limit(bindparam("rows"))
 )
+_SIZES = _FIRST.with_only_columns(ROWS.c.message_id, func.coalesce(func.length(ROWS.c.body), 0))
 # In the past; `outbox check` sees when a relay last worked.
 _GIVE_BACK = _MINE.values(owner="", until_ms=now_ms() - 1, began_ms=None)
 _KEEP = _MINE.values(began_ms=now_ms() - bindparam("tried_ms", type_=BigInteger))
@@ -98,7 +99,7 @@ _DELETE = delete(ROWS).where(ROWS.c.id.in_(bindparam("ids", expanding=True)))
 class _Topic:
     """The state of a topic in a relay."""
 
-    rows: int = _FIRST_ROWS
+    rows: int
     """Most rows to read at once."""
     tried: dict[str, float] | None = None
     """As in the latest claim, if that ended well; None where only the lease may know."""
@@ -231,10 +232,10 @@ class Relay(Closing):
 
         A topic that Redis does not take waits, and is logged. Raises the errors of the database.
         """
-        relayed, name = 0, ""
+        relayed, name = 0, None
         with self._engine.connect() as connection:
-            while not self._stopped and (name := self._find_topic_after(connection, name)):
-                topic = self._topics.setdefault(name, _Topic())
+            while not self._stopped and (name := self._find_topic_after(connection, name)) is not None:
+                topic = self._topics.setdefault(name, _Topic(self._most_rows))
                 if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic)):
                     continue
                 failure = self._carry_out(name, claim)
@@ -244,11 +245,11 @@ class Relay(Closing):
                 self._judge(name, topic, claim, failure)
         return relayed
 
-    def _find_topic_after(self, connection: Connection, name: str) -> str:
-        """The next topic that has waiting rows, by name; "" for none. As quick with a million rows as with one."""
+    def _find_topic_after(self, connection: Connection, name: str | None) -> str | None:
+        """The next topic that has waiting rows, by name; None for none. As quick with a million rows as with one."""
         self._looked_at = time.monotonic()
         with connection.begin():
-            return connection.scalar(_NEXT_TOPIC, {"of": name}) or ""
+            return connection.scalar(_FIRST_TOPIC if name is None else _NEXT_TOPIC, {"of": name})
 
     def _claim(self, connection: Connection, name: str, topic: _Topic) -> _Claim | None:
         """Takes the lease of a topic and reads its first rows; None while another relay has the lease."""
@@ -259,7 +260,10 @@ class Relay(Closing):
                 tried = self._take(connection, name, known)
                 if tried is None:
                     return None
-                found = connection.execute(_FIRST, {"of": name, "rows": topic.rows}).all()
+                waiting = connection.execute(_SIZES, {"of": name, "rows": topic.rows}).all()
+                before = accumulate((size for _, size in waiting[:-1]), initial=0)
+                fit = sum(size < _BATCH_BYTES for size in before)
+                found = connection.execute(_FIRST, {"of": name, "rows": fit}).all()
                 # Before the commit, which may take longer than a cancel takes to follow a send.
                 read_at = time.monotonic()
         except DBAPIError as error:
@@ -267,9 +271,9 @@ class Relay(Closing):
                 raise
             # Another relay has written the lease first.
             return None
-        if len(found) < topic.rows:
+        if len(waiting) < topic.rows:
             # These are all. Others of the ids were deleted by hand.
-            tried = {row.message_id: tried[row.message_id] for row in found if row.message_id in tried}
+            tried = {id: tried[id] for id, _ in waiting if id in tried}
         rows = [Row._make((*row, read_at)) for row in found]
         lease_s = self._lease_ms / 1000
         return _Claim(rows, asked + lease_s / 2, asked + lease_s, tried, topic.changed)
@@ -400,8 +404,7 @@ class Relay(Closing):
             topic.rows = max(1, min(topic.rows, len(claim.rows)) // 2)
             return
         if failure is None:
-            size = sum(row.size for row in claim.rows) // max(1, len(claim.rows))
-            topic.rows = min(self._most_rows, 2 * topic.rows, max(1, _BATCH_BYTES // max(1, size)))
+            topic.rows = min(self._most_rows, 2 * topic.rows)
             if topic.failures:
                 logger.info("the outbox relays to %s again", name, extra=event("outbox_resumed", topic=name))
             topic.failures, topic.problem = 0, ""

@@ -33,13 +33,8 @@ class Row(NamedTuple):
     due: str
     options: str | None
     body: Any
-    age_ms: int
+    age_ms: float
     read_at: float
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body."""
-        return memoryview(self.body).nbytes if isinstance(self.body, bytes | memoryview) else len(str(self.body or ""))
 
     def due_text(self) -> str:
         """The due time for Lisa now: the rest of the delay, or ms since 1970. Raises InvalidInput."""

@@ -2,7 +2,21 @@
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Identity, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    literal_column,
+    type_coerce,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
@@ -12,7 +26,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_ID_BYTES, MAX_NAME_LENGTH
 
-__all__ = ["LEASES", "METADATA", "ROWS", "WAITS", "ddl", "dialect_of", "now_ms", "outbox_tables"]
+__all__ = ["LEASES", "METADATA", "ROWS", "WAITS", "age_ms", "ddl", "dialect_of", "now_ms", "outbox_tables"]
 
 METADATA: Final = MetaData()
 
@@ -61,6 +75,11 @@ class now_ms(FunctionElement[int]):  # noqa: N801 - a function of SQL
 
     type = BigInteger()
     inherit_cache = True
+
+
+def age_ms(created_ms: Any) -> Any:
+    """The age of a row. As a fraction: an integer would overflow for times that other programs have written."""
+    return type_coerce(now_ms() - created_ms * literal_column("1.0"), Float)
 
 
 @compiles(now_ms)

@@ -62,14 +62,16 @@ class _Item(NamedTuple):
 class Changes:
     """Changes messages in the shards that may hold them, a batch of rows in a few round trips."""
 
-    def __init__(self, producer: Producer, options: WriteOptions, columns: Columns, hooks: Hooks) -> None:
+    def __init__(
+        self, producer: Producer, connection: Connection, options: WriteOptions, columns: Columns, hooks: Hooks
+    ) -> None:
         self.counts = Counts()
         self._producer = producer
         self._options = options
         self._columns = columns
         self._hooks = hooks
         self._topics = Topics(options.settings.prefix)
-        self._connection = Connection.of(options.settings, name="lisa-spark")
+        self._connection = connection
         self._collected: dict[str, list[_Item]] = {}
         self._count = 0
 
@@ -88,7 +90,6 @@ class Changes:
     def flush(self) -> None:
         """Changes the messages of the last rows."""
         self._send()
-        self._connection.close()
 
     def _refuse(self, row: Row, error: LisaError) -> None:
         self.counts.bad += 1

@@ -1,5 +1,6 @@
 """What is done with the rows of one task: they are sent, or change messages that exist."""
 
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
 from lisa_producer.bulk_sender import BulkSender
 from lisa_producer.client import Producer
@@ -13,11 +14,13 @@ from lisa_producer.spark.row_targets import Counts, Hooks, Outcome, RowTarget
 __all__ = ["open_target"]
 
 
-def open_target(producer: Producer, options: WriteOptions, columns: Columns, hooks: Hooks) -> RowTarget:
+def open_target(
+    producer: Producer, connection: Connection, options: WriteOptions, columns: Columns, hooks: Hooks
+) -> RowTarget:
     """The target of a task's rows."""
     if options.operation == "send":
         return _Send(producer, columns, hooks)
-    return Changes(producer, options, columns, hooks)
+    return Changes(producer, connection, options, columns, hooks)
 
 
 class _Send:

@@ -154,6 +154,17 @@ class WriteOptions(_Options):
     """In seconds."""
 
     @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Reads the options, and refuses those that would do nothing. Raises InvalidInput or InvalidSettings."""
+        options = super().of(given)
+        for name in ("batchMessages", "batchBytes"):
+            if name.lower() in given and options.operation not in ("send", "upsert"):
+                raise CannotCombine(f"option {name}", given[name.lower()], f"operation={options.operation}")
+        if not options.confirm and "confirmtimeout" in given:
+            raise Needs("option confirmTimeout", given["confirmtimeout"], "confirmReplicas or confirmFsync")
+        return options
+
+    @classmethod
     def _fixed(cls) -> dict[str, Any]:
         # Rows without ids are sent at least once in any case, as Spark repeats all rows of a failed task.
         return {"at_least_once": True}

@@ -111,9 +111,14 @@ class Sink:
     ) -> Written:
         began, run = time.time(), write.name if write else self.run
         outcomes = LineFile(self.options.outcomes, f"{run}-{partition:05d}.jsonl") if self.options.outcomes else None
-        with Producer(settings=self.options.settings, confirm=self.options.confirm) as producer:
-            bad_rows = open_bad_row_sink(self.options.bad_rows, producer, run, partition)
-            target = open_target(producer, self.options, self.columns, self._hooks(bad_rows, outcomes, run))
+        options = self.options
+        with (
+            Producer(settings=options.settings, confirm=options.confirm) as producer,
+            Connection.of(options.settings, name="lisa-spark") as connection,
+        ):
+            bad_rows = open_bad_row_sink(options.bad_rows, producer, run, partition)
+            hooks = self._hooks(bad_rows, outcomes, run, connection)
+            target = open_target(producer, connection, options, self.columns, hooks)
             try:
                 rows = self._load(target, batches, digest, outcomes)
             except BaseException:
@@ -132,12 +137,12 @@ class Sink:
             write=write,
         )
 
-    def _hooks(self, bad_rows: BadRowSink, outcomes: LineFile | None, run: str) -> Hooks:
+    def _hooks(self, bad_rows: BadRowSink, outcomes: LineFile | None, run: str, connection: Connection) -> Hooks:
         hooks = Hooks(bad_rows.take)
         if outcomes:
             hooks.on_outcome = lambda outcome: outcomes.write(_line(outcome))
         if rate := self.options.max_rows_per_second:
-            hooks.before = _Rate(self.options, run, rate).wait
+            hooks.before = _Rate(self.options, connection, run, rate).wait
             hooks.most_rows = max(1, min(self.options.settings.batch_messages, int(rate / _STEPS)))
         return hooks
 
@@ -210,10 +215,10 @@ class Sink:
 class _Rate:
     """The part of a job's rate that one task uses."""
 
-    def __init__(self, options: WriteOptions, job: str, rate: float) -> None:
+    def __init__(self, options: WriteOptions, connection: Connection, job: str, rate: float) -> None:
         self._patience_s = options.settings.patience_s
         self._keys = ShardKeys(options.settings.prefix, options.topic or "")
-        self._connection = Connection.of(options.settings, name="lisa-spark")
+        self._connection = connection
         self._job = job
         self._rate = rate
 
