@@ -27,8 +27,7 @@
 --            changed: "stale", "owed" (another group owes the message, whose id would be used again), "full" or
 --            "resharded"
 --@include budget, clock, door, due, finished, forget, groups, held, judge, make_ready, owes, record, slots, store, wake
---@include all_groups, failure, rights
-need('XACK', 'XADD', 'XDEL', 'HSET', 'HDEL', 'ZADD', 'ZREM')
+--@include all_groups, failure
 local now = clock(now_ms)
 local limits = read_door()
 local must_pass = is_guarded(limits, now)

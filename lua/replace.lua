@@ -23,8 +23,7 @@
 --            message, which is shorter where the call could not afford them all; the error RESHARDED where the shard is
 --            closed and does not know an id, or QUEUEFULL
 --@include budget, clock, door, due, failure, finished, groups, make_ready, record, room, slots, store, unindex, wake_unparked
---@include rights, withdrawn
-need('XADD', 'HSET', 'HDEL', 'ZADD', 'ZREM')
+--@include withdrawn
 local now = clock(now_ms)
 local limits, ids, tried_since = read_door(), {}, {}
 for i = 4, #ARGV, 3 do

@@ -22,8 +22,7 @@
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "rescheduled", or why
 --            nothing changed: "another" (the id belongs to a message sent at another time), "ready", "delivered", "garbage",
 --            "finished", "unknown"
---@include budget, clock, due, failure, finished, places, record, rights, slots, unindex, wake, wake_unparked, withdrawn
-need('HSET', 'HDEL', 'ZADD', 'ZREM')
+--@include budget, clock, due, failure, finished, places, record, slots, unindex, wake, wake_unparked, withdrawn
 local now = clock(now_ms)
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first

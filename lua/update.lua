@@ -18,8 +18,7 @@
 --            after its stamp
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "updated", or why
 --            nothing changed: "late" (it is ready, delivered, to be retried or dead), "finished", "unknown"
---@include budget, clock, due, finished, record, rights, slots, stamp, unindex, wake, wake_unparked, withdrawn
-need('HSET', 'HDEL', 'ZADD', 'ZREM')
+--@include budget, clock, due, finished, record, slots, stamp, unindex, wake, wake_unparked, withdrawn
 local now = clock(now_ms)
 local before, first = earliest(waiting), nil
 local COMMANDS = 6
