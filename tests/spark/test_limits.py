@@ -121,7 +121,7 @@ def test_a_task_closes_its_connections(
     columns = ("id", "body") if operation == "send" else ("id",)
     batch = pa.RecordBatch.from_pydict(dict.fromkeys(columns, ["x"] if bad is None else ["x", bad]))
     sink = Sink(WriteOptions.of(given), Columns(columns, "orders"), "run")
-    with nullcontext() if bad is None else pytest.raises(LisaError, match="^row 1"):
+    with nullcontext() if bad is None else pytest.raises(LisaError, match=r"^row 1"):
         sink.write(iter([batch]))
     with server.client() as client:
         names = [each["name"] for each in client.client_list()]
