@@ -54,13 +54,14 @@ async def test_one_command_tells_that_no_topic_has_schedules(
 ) -> None:
     """A manager looks for them every few seconds, in case a wake was lost."""
     monkeypatch.setattr("lisa_manager.jobs.ticker._SCAN_S", 0.1)
+    monkeypatch.setattr("lisa_manager.jobs.ticker._MIGRATE_S", 0)
     server = own_server()
     await _fill(server.url, prefix)
     with server.client() as client:
         async with managed(server.url, prefix, quiet_poll_s=10, discover_s=600, housekeeping_s=0.05):
             await wait_until_async(lambda: count_calls(client, "zrange") >= TOPICS)
             looks, scans = count_calls(client, "exists"), count_calls(client, "hgetall")
-            # Each look for schedules ends with one for those that older releases have stored.
+            # Here each look for schedules ends with one for those that older releases have stored.
             await wait_until_async(lambda: count_calls(client, "hgetall") >= scans + 10)
             assert count_calls(client, "exists") < looks + 3 * TOPICS
 
