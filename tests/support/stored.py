@@ -1,4 +1,4 @@
-"""What is stored of messages, as producers see it."""
+"""Reads messages that the server has stored, by a producer."""
 
 from lisa_producer import Producer
 

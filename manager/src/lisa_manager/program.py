@@ -18,7 +18,7 @@ add_commands(
         "messages.cancel": "Cancels messages by their ids, or with --all the waiting ones.",
         "messages.reschedule": "Gives messages that wait, or are to be retried, another due time; exits with 1 if any is in another state.",
         "check.check_": "Audits topics: every message must be in exactly one place per group, and every place must have its message.",
-        "daemon.doctor": "Reports problems of the server, or any node, by which messages may be lost; exits with 1 if it finds any.",
+        "daemon.doctor": "Reports problems of the server, or of a node, that may lose messages; exits with 1 if it finds any.",
         "daemon.load_scripts": "Loads all scripts at each node, for users who may not (acl --preloaded). A running manager does so as well.",
         "rights.acl": "Prints ACL users for redis-cli: one for each role, with only the commands and keys that the role needs.",
         "monitoring.grafana": "Prints the dashboard for Grafana, as JSON to import or to provision. Its data source is a variable.",

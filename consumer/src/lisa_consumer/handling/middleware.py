@@ -44,12 +44,12 @@ def check_middleware(value: Any) -> Middleware:
 
 
 def is_function(value: object) -> bool:
-    """Whether a call runs something: a class would only make an object."""
+    """Whether a value can be called as a function. A class is none: a call would only make an object."""
     return callable(value) and not inspect.isclass(value)
 
 
 def takes(function: Callable[..., object], count: int) -> bool:
-    """Whether a function can be called with so many arguments, as far as its signature is known."""
+    """Whether a function takes this number of arguments; True where its signature is not known."""
     try:
         # A decorator's function counts, whatever it wraps.
         signature = inspect.signature(function, follow_wrapped=False)

@@ -55,7 +55,7 @@ class BodyLimits:
 
 
 def _framing(scope: Any) -> tuple[Problem | None, bytes | None, bytes | None]:
-    """What is wrong with the headers that say what a request is; the length of its body, and its transfer coding."""
+    """The first fault of the headers that frame a request, or None; the length and the transfer coding of its body."""
     hosts = kinds = 0
     length = coding = problem = None
     for name, value in scope["headers"]:

@@ -14,7 +14,19 @@ from lisa_gateway.v1.models import Input, Shards
 from lisa_gateway.v1.operation import Answer, Call, operation
 from lisa_manager import DEFAULT, TopicSizes
 
-__all__: list[str] = []
+__all__ = [
+    "change_topic",
+    "create_group",
+    "create_topic",
+    "drop_group",
+    "drop_topic",
+    "get_sizes",
+    "get_topic",
+    "list_groups",
+    "list_sizes",
+    "list_topics",
+    "reshard_topic",
+]
 
 _TOPIC = "/v1/topics/{topic}"
 _GROUP = "/v1/topics/{topic}/groups/{group}"

@@ -26,7 +26,7 @@ def run(*, wait: WaitOption = None, settings: ManagerSettings) -> None:
 
 @admin_command
 def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Reports problems of the server, or any node, by which messages may be lost; exits with 1 if it finds any."""
+    """Reports problems of the server, or of a node, that may lose messages; exits with 1 if it finds any."""
     with opened(settings) as admin:
         health = admin.doctor()
     if json:

@@ -289,7 +289,7 @@ class Promoter:
         tag = wake[1].decode("utf-8", "replace")
         shard = self._table.shards.get(tag)
         if shard is None:
-            # Also one whose first messages were due at once, so that no send has named it.
+            # Sends that are due at once publish nothing, so a lease may be the first to name a new shard.
             self.unknown_shards.add(tag)
             return
         if wake[3] == b"schedule":

@@ -124,7 +124,6 @@ class Ticker:
         self._table = table
         self._discoverer = discoverer
         self._settings = settings
-        self._clock = time.monotonic
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[object, _Group] = defaultdict(_Group)
         self._busy: set[object] = set()
@@ -137,8 +136,8 @@ class Ticker:
 
     async def turn(self) -> None:
         """Applies changes, and serves what is due until the next turn. Raises LisaError as the server answers."""
-        until = self._clock() + self._settings.housekeeping_s
-        if self._clock() >= self._scan_at and _SCAN not in self._busy:
+        until = time.monotonic() + self._settings.housekeeping_s
+        if time.monotonic() >= self._scan_at and _SCAN not in self._busy:
             await self._guarded(_SCAN, self._scan)
         self._follow_registry()
         served: dict[object, list[_Topic]] = defaultdict(list)
@@ -167,7 +166,7 @@ class Ticker:
     async def _scan(self) -> None:
         """Looks which topics have schedules."""
         layouts = [layout for name, layout in self._discoverer.layouts.items() if name not in self._topics]
-        self._scan_at = self._clock() + max(_SCAN_S, len(layouts) / _SCAN_PAGE)
+        self._scan_at = time.monotonic() + max(_SCAN_S, len(layouts) / _SCAN_PAGE)
         topic_of = {keys.of("schedules"): layout.topic for layout in layouts for keys in layout.schedule_homes}
         for page in chunks(list(topic_of), _SCAN_PAGE):
             # Mostly none of them exists, and one command tells.
@@ -175,9 +174,9 @@ class Ticker:
             if count != 0:
                 found = await self._connection.execute_each([command("EXISTS", key) for key in page])
                 self._table.scheduled |= {topic_of[key] for key, exists in zip(page, found, strict=True) if exists == 1}
-        if self._clock() >= self._migrate_at:
+        if time.monotonic() >= self._migrate_at:
             await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
-            self._migrate_at = self._clock() + _MIGRATE_S
+            self._migrate_at = time.monotonic() + _MIGRATE_S
 
     def _follow_registry(self) -> None:
         """Takes in new topics with schedules, layouts and nodes that have changed, and drops."""
@@ -198,14 +197,14 @@ class Ticker:
         known = {each.tag: each for topic in topics for each in topic.schedules.values()}
         group = topics[0].group
         while True:
-            now = self._clock()
+            now = time.monotonic()
             due = [known[tag] for tag in group.due.take_due(now, now + self._settings.poll_s) if tag in known]
             for at in range(0, len(due), _PAGE):
                 await self._send(group, due[at : at + _PAGE])
             moment = group.due.next_moment()
             if moment is None or moment >= until:
                 return
-            await asyncio.sleep(max(0.0, moment - self._clock()))
+            await asyncio.sleep(max(0.0, moment - time.monotonic()))
 
     async def _look(self, topics: Sequence[_Topic]) -> None:
         """Reads the schedules of those topics again whose clock has moved."""
@@ -221,9 +220,9 @@ class Ticker:
                 self._take(topic, result)
         # A call without a key goes to the node of the call before it.
         asked: Call[int] = command("EXISTS", topics[-1].layout.shards[0].of("ticks"))
-        began = self._clock()
+        began = time.monotonic()
         _, now_ms = await self._connection.execute([asked, server_time()])
-        topics[0].group.clock.see(now_ms, began, self._clock())
+        topics[0].group.clock.see(now_ms, began, time.monotonic())
 
     def _take(self, topic: _Topic, read: Mapping[str, _Watched | None]) -> None:
         """Takes in what was read."""
@@ -232,7 +231,7 @@ class Ticker:
         for name, each in served.items():
             if topic.schedules.get(name) is not each:
                 topic.schedules[name] = each
-                topic.group.due.put(each.tag, self._clock())
+                topic.group.due.put(each.tag, time.monotonic())
         if not read:
             self._forget_topic(topic)
 
@@ -248,7 +247,7 @@ class Ticker:
 
     async def _send(self, group: _Group, page: Sequence[_Watched]) -> None:
         """Sends a page of ticks of each of some schedules of one group: one that catches up holds up no other."""
-        began = self._clock()
+        began = time.monotonic()
         now_ms = group.clock.ms_at(began)
         flows = [send_page(each.home, each.definition, each.mark, now_ms) for each in page]
         results = await self._connection.run(run_each(flows))
@@ -272,14 +271,14 @@ class Ticker:
         has_moved = result.mark.last_ms != each.mark.last_ms
         if result.is_told:
             # Also where nothing was due: the server's clock may have been set back.
-            each.topic.group.clock.see(result.now_ms, began, self._clock())
+            each.topic.group.clock.see(result.now_ms, began, time.monotonic())
         each.mark = result.mark
         self._queue(each, result.now_ms, retry=not has_moved)
 
     def _queue(self, each: _Watched, now_ms: int, *, retry: bool) -> None:
         """Plans the next look at a schedule; with `retry`, not at once."""
         topic, schedule, mark = each.topic.layout.topic, each.definition.schedule, each.mark
-        queue, now = each.topic.group.due, self._clock()
+        queue, now = each.topic.group.due, time.monotonic()
         queue.drop(each.tag)
         next_ms = None
         if not schedule.paused:

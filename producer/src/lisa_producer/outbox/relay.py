@@ -88,6 +88,7 @@ _FIRST = (
     .order_by(ROWS.c.id)
     .limit(bindparam("rows"))
 )
+# Read first, as bodies may be large.
 _SIZES = _FIRST.with_only_columns(ROWS.c.message_id, func.coalesce(func.length(ROWS.c.body), 0))
 # In the past; `outbox check` sees when a relay last worked.
 _GIVE_BACK = _MINE.values(owner="", until_ms=now_ms() - 1, began_ms=None)
