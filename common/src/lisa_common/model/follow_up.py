@@ -1,5 +1,6 @@
 """Messages that follow deliveries: each is sent with the ack of its delivery, or not at all."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from lisa_common.bodies import Codec
@@ -49,9 +50,9 @@ class FollowUps:
             raise InvalidInput("then", Verbatim("another id"), "called for one id only, as one message follows")
         self._by_entry[entry] = FollowUp(message, outgoing)
 
-    def close(self, entry: str) -> None:
-        """Refuses what would follow a delivery whose ack begins."""
-        self._acked.add(entry)
+    def close(self, entries: Iterable[str]) -> None:
+        """Refuses what would follow the deliveries by these entries, whose acks begin."""
+        self._acked.update(entries)
 
     def get(self, entry: str) -> FollowUp | None:
         """Returns the follow-up of the delivery by an entry, or None."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
@@ -479,9 +480,9 @@ def _close_follow_ups(deliveries: Sequence[Delivery]) -> list[int]:
     """Makes `then` refuse further messages. Returns the bytes of the message that follows each delivery; 0 for none."""
     if set(map(type, deliveries)) != {Delivery}:
         return []
-    for delivery in deliveries:
-        if delivery.follow_ups is not None:
-            delivery.follow_ups.close(delivery.entry.entry)
+    for follow_ups, of_read in groupby(deliveries, _follow_ups_of):
+        if follow_ups is not None:
+            follow_ups.close(delivery.entry.entry for delivery in of_read)
     return follow_up_sizes(deliveries)
 
 
