@@ -73,9 +73,10 @@ class _Line:
             self._serve()
 
     def _take_connection(self, place: Place) -> None:
-        connection = None
-        with suppress(IndexError):
+        try:
             connection = self._idle.pop()
+        except IndexError:  # another thread has taken the last one
+            connection = None
         place.connection = connection or self._make()
 
     def _serve(self) -> None:
