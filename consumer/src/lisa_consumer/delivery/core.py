@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from lisa_common.bodies import Codec
@@ -37,8 +36,6 @@ from lisa_consumer.names import consumer_name
 __all__ = ["MAX_BYTES", "Core", "Marks", "ReadPlan", "ReadResult", "follow_up_sizes"]
 
 T = TypeVar("T")
-
-_follow_ups_of = itemgetter(Delivery._fields.index("follow_ups"))
 
 MAX_BATCH = 1_000  # most deliveries in one script call
 MAX_BYTES = 2 * 1024 * 1024
@@ -487,8 +484,5 @@ def _close_follow_ups(deliveries: Sequence[Delivery]) -> list[int]:
 
 def follow_up_sizes(deliveries: Sequence[Delivery]) -> list[int]:
     """The bytes of the message that follows each delivery; 0 for none."""
-    # Mostly there are none: deliveries that were read together share a `FollowUps`, and the loops are in C.
-    if not any(set(map(_follow_ups_of, deliveries))):
-        return [0] * len(deliveries)
     found = [d.follow_ups.get(d.entry.entry) if d.follow_ups else None for d in deliveries]
     return [len(each.outgoing.content) if each else 0 for each in found]
