@@ -36,8 +36,7 @@ from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
-from lisa_manager.queries import chunks
-from lisa_manager.require_topic import require_topic
+from lisa_manager.queries import chunks, require_topic
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
