@@ -38,12 +38,8 @@ class _BatchHistogram(Histogram):
     def observe_many(self, amounts: Sequence[float]) -> None:
         """As `observe` with each amount."""
         bounds = self._upper_bounds
-        lowest = bisect_left(bounds, min(amounts))
-        if lowest == bisect_left(bounds, max(amounts)):
-            self._buckets[lowest].inc(len(amounts))
-        else:
-            for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
-                self._buckets[at].inc(count)
+        for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
+            self._buckets[at].inc(count)
         self._sum.inc(sum(amounts))
 
     def exemplify(self, amount: float, trace_id: str) -> None:
