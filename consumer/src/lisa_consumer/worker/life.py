@@ -42,6 +42,9 @@ _LATE_ALONE_S = 30.0
 class Life:
     """A delivery walks from the fetcher to the queue, the executor and the settler, once; see `held.py`."""
 
+    _counted = 0
+    """Running handlers, as metrics have them."""
+
     def __init__(
         self,
         connection: AsyncConnection,
@@ -57,8 +60,6 @@ class Life:
     ) -> None:
         self.routes, self._stopping, self._health, self._drain_s = routes, stopping, health, settings.drain_s
         self._core, self._renewing = core, renewing
-        self._counted = 0
-        """Running handlers, as metrics have them."""
         core.own_policies = {topic: route.retries.policy_fields for topic, route in routes.items()}
         self.leases = Leases(renewing, core)
         self._windows, self._queue = Windows(routes, settings.prefetch), Queue(settings.concurrency, routes.values())
