@@ -8,7 +8,7 @@ import timeit
 from benchmarks.bench import Bench
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer.delivery.core import Core
-from lisa_consumer.metrics import METRICS, HandlerTimes
+from lisa_consumer.metrics import METRICS
 from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.tracing import HandlerSpans
 
@@ -40,14 +40,13 @@ def observing(bench: Bench) -> None:
 def _hooks_us(times: int = 50_000) -> float:
     """What a worker looks at for each message, where nothing is registered and nothing listens."""
     core = Core("lisa", "billing")
-    handlers, spans = HandlerTimes("billing"), HandlerSpans(core, 200)
+    spans = HandlerSpans(core, 200)
     delivery = Delivery("orders", "billing", "id", b"", {}, 1, 0, 0, Entry("0-1"))
     held = HeldDelivery(delivery, 0.0)
 
     def call() -> None:
         span = spans.start(delivery) if spans.on else None
-        if METRICS.on:
-            handlers.add("orders", "ok", [0.0])
+        METRICS.observe("lisa_handler_seconds", [0.0], "orders", "billing", "ok")
         if span is not None:
             spans.end(span, held, None)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import UnreadableReply
@@ -20,7 +19,6 @@ from lisa_common.protocol.call import command
 from lisa_producer import Producer, SendOutcome, coalescing
 from lisa_producer.coalescing import Coalescer
 from lisa_producer.request_queue import RequestQueue
-from lisa_producer.settings import ProducerSettings
 from support import Server, wait_until
 from support.answering import answering_server
 
@@ -113,20 +111,8 @@ def test_who_is_passed_the_lead_as_it_checks_takes_it(
     assert outcomes == [SendOutcome.SENT] * 2
 
 
-def test_interrupted_calls_do_not_fill_the_queue(
-    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that ends before it takes off what it had added to the queue: later calls are let in all the same."""
-    server = own_server()
-    settings = ProducerSettings(redis_url=SecretStr(server.url), batch_bytes=1_024)
-    with Producer(settings=settings) as producer:
-        with _sends_behind(server, producer, 2, bytes(5_000)):
-            _interrupt_once(monkeypatch, Coalescer, "_dequeue")
-        assert producer.send("orders", b"1").outcome is SendOutcome.SENT
-
-
 @contextmanager
-def _sends_behind(server: Server, producer: Producer, count: int, body: bytes = b"1") -> Iterator[list[object]]:
+def _sends_behind(server: Server, producer: Producer, count: int) -> Iterator[list[object]]:
     """So many threads send, and wait for the first of them, which the server answers when the block ends.
 
     Gives the outcomes of those that nothing interrupts, which are complete after the block.
@@ -135,7 +121,7 @@ def _sends_behind(server: Server, producer: Producer, count: int, body: bytes = 
 
     def send() -> None:
         with suppress(Interrupt):
-            outcomes.append(producer.send("orders", body).outcome)
+            outcomes.append(producer.send("orders", b"1").outcome)
 
     threads = [threading.Thread(target=send) for _ in range(count)]
     with server.client() as client:

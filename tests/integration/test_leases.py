@@ -250,16 +250,15 @@ async def test_what_cannot_begin_with_its_batch_is_given_back_at_once(
 ) -> None:
     """Its lease has run out. The others may be handled for long: a crash meanwhile is none of its own."""
     worker, gate, batches = new_worker(redis_url, prefix), asyncio.Event(), list[list[str]]()
-    begin_all, late = Leases.begin_all, ["d"]
+    begin, late = Leases.begin, ["d"]
 
-    def begin_late(self: Leases, batch: Sequence[HeldDelivery], timeout_s: float | None) -> Sequence[HeldDelivery]:
-        for held in batch:
-            if held.delivery.id in late:
-                late.remove(held.delivery.id)
-                held.renewed_at -= 1_000
-        return begin_all(self, batch, timeout_s)
+    def begin_late(self: Leases, held: HeldDelivery, timeout_s: float | None) -> bool:
+        if held.delivery.id in late:
+            late.remove(held.delivery.id)
+            held.renewed_at -= 1_000
+        return begin(self, held, timeout_s)
 
-    monkeypatch.setattr(Leases, "begin_all", begin_late)
+    monkeypatch.setattr(Leases, "begin", begin_late)
 
     @worker.on("orders", batch=4)
     async def handle(deliveries: list[Delivery]) -> None:

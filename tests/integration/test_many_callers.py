@@ -59,12 +59,6 @@ def _shared(producer: Any) -> Any:
     return next(iter(coalescer._states.values())) if hasattr(coalescer, "_states") else coalescer._of_loops.get()
 
 
-def _blocked(producer: Any) -> Any:
-    """Callers that wait until there is room, by topic."""
-    shared = _shared(producer)
-    return shared.blocked if hasattr(shared, "blocked") else shared._blocked
-
-
 def _queues(producer: Any) -> list[RequestQueue]:
     shared = _shared(producer)
     queues = shared.queues if hasattr(shared, "queues") else shared._queues
@@ -198,21 +192,6 @@ async def test_finding_and_changing_are_shared_too(producers: Producers, server:
     assert ended == [CancelOutcome.CANCELLED] * 200 + [CancelOutcome.UNKNOWN]
     with server.client() as client:
         assert len([each for each in client.client_list() if each["name"] == "lisa-producer"]) <= 4
-
-
-async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
-    """At most four batches are queued; further callers wait, and all are served."""
-    producer = producers(server.url, batch_bytes=2048)
-    await producer.send("orders", b"x", delay=60)
-    with _held(server):
-        first = await _first(producer, server)
-        others = [asyncio.ensure_future(producer.send("orders", b"x" * 1000, id=f"m{n}", delay=60)) for n in range(40)]
-        waiters = _blocked(producer)
-        await wait_until_async(lambda: len(waiters.get("orders", ())) + _waiting(producer) == 40)
-        # Threads that came at the same moment have passed each other.
-        assert _waiting(producer) < 20
-    assert {result.outcome for result in await asyncio.gather(first, *others)} == {SendOutcome.SENT}
-    assert not waiters
 
 
 async def test_closing_leaves_nobody_waiting(producers: Producers, server: Server) -> None:

@@ -1,29 +1,21 @@
 """The catalog of metrics and its documentation; addresses; batches of histograms."""
 
 import re
-import threading
 import time
-import urllib.request
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from lisa_common.errors import InvalidInput
 from lisa_common.observing.catalog import HORIZONS, JOBS, METRICS, STATES, Kind, Program
 from lisa_common.observing.health import Health
 from lisa_common.observing.metrics import MetricSet
-from lisa_common.observing.server import serving
 from lisa_common.validation import read_address
 from lisa_manager.admin.topics.status import BUCKETS
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
-from support import wait_until, wait_until_async
+from support import wait_until_async
 
 PAGE = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
 
@@ -125,49 +117,3 @@ def test_nothing_is_counted_before_it_is_registered() -> None:
     metrics.count("lisa_settled_total", "acked")
     metrics.observe("no such metric", [1.0])
     assert not metrics.on
-
-
-class _Slow(Collector):
-    """Counts how often it is collected, and can be held up."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.began, self.gate = threading.Event(), threading.Event()
-
-    def collect(self) -> Iterable[Metric]:
-        """The number of this collection."""
-        self.times += 1
-        number = self.times
-        self.began.set()
-        assert self.gate.wait(20)
-        yield GaugeMetricFamily("number", "of the collection", number)
-
-    def describe(self) -> Iterable[Metric]:
-        """No metric, so that registering collects nothing."""
-        return ()
-
-
-def test_requests_that_come_together_share_a_page() -> None:
-    """Fifty scrapes at once cost few; each sees what was true after it came."""
-    slow, registry = _Slow(), CollectorRegistry()
-    registry.register(slow)
-    with serving("127.0.0.1:0", registry, Health()) as port, ThreadPoolExecutor(50) as threads:
-
-        def read() -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-                text: str = answer.read().decode()
-                return text.splitlines()[-1]
-
-        first = threads.submit(read)
-        assert slow.began.wait(20)
-        others = [threads.submit(read) for _ in range(49)]
-        wait_until(lambda: _requests() == 50, 20, what="all requests")
-        slow.gate.set()
-        assert first.result(30) == "number 1.0"
-        assert "number 1.0" not in {other.result(30) for other in others}
-        # A request that was accepted may not have been read yet.
-        assert slow.times < 10
-
-
-def _requests() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())

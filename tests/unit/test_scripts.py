@@ -52,11 +52,6 @@ def names(text: str) -> set[str]:
     return set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", re.sub(r"'[^'\n]*'", "", text)))
 
 
-def test_every_script_is_listed() -> None:
-    """`SCRIPT_NAMES` names the files there are."""
-    assert list(SCRIPT_NAMES) == [path.stem for path in SCRIPTS]
-
-
 @every_script
 def test_header(path: Path) -> None:
     """Purpose, keys with their types, arguments, and what it returns, in this order, numbered without gaps."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError, UnknownTopic
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
@@ -11,7 +11,6 @@ from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, err
 from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
-from lisa_manager.require_topic import require_stored_topic, require_topic
 
 __all__ = [
     "PAGE",
@@ -39,6 +38,21 @@ def entries(keys: ShardKeys, first: str = "-", last: str = "+", *, count: int = 
 
 def _entries(reply: list[Any]) -> list[Entry]:
     return [entry_of(entry, values) for entry, values in reply]
+
+
+def require_topic(prefix: str, topic: str) -> Flow[Layout]:
+    """Returns the layout of a topic; raises UnknownTopic."""
+    layout, _ = yield from require_stored_topic(prefix, topic)
+    return layout
+
+
+def require_stored_topic(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
+    """Returns the layout of a topic, and its stored policy; raises UnknownTopic."""
+    check_name("topic", topic)
+    stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
+    if stored is None:
+        raise UnknownTopic(topic)
+    return Layout(prefix, topic, parse_topic(topic, stored).policy), stored
 
 
 def list_layouts(prefix: str) -> Flow[list[Layout]]:

@@ -15,8 +15,7 @@ from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, scr
 from lisa_common.protocol.registry import mark_drop, parse_topic, store_policy
 from lisa_common.protocol.replies import numbers
 from lisa_common.validation import check_bool
-from lisa_manager.queries import first_error
-from lisa_manager.require_topic import require_stored_topic
+from lisa_manager.queries import first_error, require_stored_topic
 from lisa_manager.shard_groups import GroupInfo, groups
 from lisa_manager.topic_limits import apply_limits
 

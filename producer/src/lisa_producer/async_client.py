@@ -115,7 +115,7 @@ class AsyncProducer(AsyncClosing):
             key=key,
             if_exists=if_exists,
         )
-        return await self._coalescer.run(topic, self._send(topic, message, confirm))
+        return await self._coalescer.run(self._send(topic, message, confirm))
 
     async def send_many(
         self,
@@ -158,7 +158,7 @@ class AsyncProducer(AsyncClosing):
 
     async def cancel(self, topic: str, id: str) -> CancelOutcome:
         """Cancels a message that was not delivered yet; see `CancelOutcome`."""
-        return await self._coalescer.run(topic, sent_message.cancel(self._topics, topic, id, self._settings.patience_s))
+        return await self._coalescer.run(sent_message.cancel(self._topics, topic, id, self._settings.patience_s))
 
     async def reschedule(
         self, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
@@ -167,14 +167,12 @@ class AsyncProducer(AsyncClosing):
 
         Raises InvalidInput; see `RescheduleOutcome`.
         """
-        due = new_due(delay, at)
-        return await self._coalescer.run(
-            topic, sent_message.reschedule(self._topics, topic, id, due, self._settings.patience_s)
-        )
+        flow = sent_message.reschedule(self._topics, topic, id, new_due(delay, at), self._settings.patience_s)
+        return await self._coalescer.run(flow)
 
     async def find(self, topic: str, id: str) -> Found | None:
         """State, due time and attempts of a message; None when it is unknown, or no longer known."""
-        return await self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
+        return await self._coalescer.run(sent_message.find(self._topics, topic, id))
 
     async def health(self) -> str:
         """Returns in one line why sends fail, or why what is sent would wait: no manager runs; "" if all is well."""

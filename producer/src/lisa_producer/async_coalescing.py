@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections import defaultdict, deque
 from collections.abc import Coroutine, Hashable
 from typing import Any, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.per_loop import PerLoop
 from lisa_common.errors import LisaError
-from lisa_producer.request_queue import MAX_QUEUED_BATCHES, PendingRequest, RequestQueue
+from lisa_producer.request_queue import PendingRequest, RequestQueue
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request, SharedFlow
 
@@ -34,9 +33,9 @@ class AsyncCoalescer:
     def __init__(self, connection: AsyncConnection, settings: ProducerSettings) -> None:
         self._of_loops = PerLoop(lambda: _LoopCoalescer(connection, settings))
 
-    def run(self, topic: str, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
-        """Drives a flow to its result, with the producer's patience. Waits while the topic's queue is full."""
-        return self._of_loops.get().run(topic, flow)
+    def run(self, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
+        """Drives a flow to its result, with the producer's patience."""
+        return self._of_loops.get().run(flow)
 
     def close(self) -> None:
         """Finishes all pending requests of the running loop that are not under way."""
@@ -53,28 +52,13 @@ class _LoopCoalescer:
     def __init__(self, connection: AsyncConnection, settings: ProducerSettings) -> None:
         self._connection = connection
         self._settings = settings
-        self._max_bytes = MAX_QUEUED_BATCHES * settings.batch_bytes
         self._queues: dict[Hashable, RequestQueue | Request] = {}
         """By key; a `Request` where one call is under way and nothing waits."""
-        self._queued_bytes: dict[str, int] = defaultdict(int)
-        """By topic."""
-        self._blocked: dict[str, deque[asyncio.Future[None]]] = {}
-        """Callers that wait until there is room, by topic."""
         self._senders: set[asyncio.Task[None]] = set()
 
-    def run(self, topic: str, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
-        """Drives a flow to its result, with the producer's patience. Waits while the topic's queue is full."""
+    async def run(self, flow: SharedFlow[T]) -> T:
+        """Drives a flow to its result, with the producer's patience."""
         deadline = time.monotonic() + self._settings.patience_s
-        try:
-            is_full = self._queued_bytes.get(topic, 0) >= self._max_bytes
-        except TypeError:
-            # Nothing that can name a topic; the flow says so.
-            is_full = False
-        if is_full:
-            return self._run_blocked(topic, flow, deadline)
-        return self._drive(flow, deadline)
-
-    async def _drive(self, flow: SharedFlow[T], deadline: float) -> T:
         # Few nested coroutines: with thousands of callers each level costs time in every one.
         try:
             request: Any = next(flow)
@@ -85,10 +69,7 @@ class _LoopCoalescer:
                         result = await self._send_unshared(request, deadline)
                     else:
                         pending = self._enqueue(queue, request, deadline)
-                        try:
-                            await pending.waiter
-                        finally:
-                            self._dequeue(request)
+                        await pending.waiter
                         result = pending.outcome
                     if isinstance(result, LisaError):
                         raise result
@@ -130,7 +111,6 @@ class _LoopCoalescer:
             queue = self._queues[request.key] = RequestQueue(queue, self._settings, self._connection.outage)
         pending = _TaskRequest(queue, request, deadline, asyncio.get_running_loop().create_future())
         queue.pending.append(pending)
-        self._queued_bytes[request.topic] += request.size
         return pending
 
     async def _send_queued(self, queue: RequestQueue) -> None:
@@ -151,46 +131,6 @@ class _LoopCoalescer:
             return await self._connection.run(request.make(items))
         except LisaError as error:
             return [error] * len(items)
-
-    def _is_full(self, topic: str) -> bool:
-        return self._queued_bytes.get(topic, 0) >= self._max_bytes
-
-    async def _run_blocked(self, topic: str, flow: SharedFlow[T], deadline: float) -> T:
-        was_first = False
-        while self._is_full(topic):
-            waiter = asyncio.get_running_loop().create_future()
-            blocked = self._blocked.setdefault(topic, deque())
-            (blocked.appendleft if was_first else blocked.append)(waiter)
-            was_first = True
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if not waiter.cancelled():
-                    self._admit(topic)
-                raise
-        try:
-            return await self._drive(flow, deadline)
-        finally:
-            # Even if this caller queued nothing, the next one must not wait for it.
-            self._admit(topic)
-
-    def _dequeue(self, request: Request) -> None:
-        self._queued_bytes[request.topic] -= request.size
-        if self._queued_bytes[request.topic] <= 0:
-            del self._queued_bytes[request.topic]
-        if self._blocked:
-            self._admit(request.topic)
-
-    def _admit(self, topic: str) -> None:
-        """Wakes the first blocked caller, if there is room."""
-        blocked = None if self._is_full(topic) else self._blocked.get(topic)
-        while blocked:
-            waiter = blocked.popleft()
-            if not blocked:
-                del self._blocked[topic]
-            if not waiter.done():
-                waiter.set_result(None)
-                return
 
     def close(self) -> None:
         """Finishes all pending requests that are not under way."""

@@ -116,7 +116,7 @@ class Producer(Closing):
             key=key,
             if_exists=if_exists,
         )
-        return self._coalescer.run(topic, self._send(topic, message, confirm))
+        return self._coalescer.run(self._send(topic, message, confirm))
 
     def send_many(
         self,
@@ -158,7 +158,7 @@ class Producer(Closing):
 
     def cancel(self, topic: str, id: str) -> CancelOutcome:
         """Cancels a message that was not delivered yet; see `CancelOutcome`."""
-        return self._coalescer.run(topic, sent_message.cancel(self._topics, topic, id, self._settings.patience_s))
+        return self._coalescer.run(sent_message.cancel(self._topics, topic, id, self._settings.patience_s))
 
     def reschedule(
         self, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
@@ -167,14 +167,12 @@ class Producer(Closing):
 
         Raises InvalidInput; see `RescheduleOutcome`.
         """
-        due = new_due(delay, at)
-        return self._coalescer.run(
-            topic, sent_message.reschedule(self._topics, topic, id, due, self._settings.patience_s)
-        )
+        flow = sent_message.reschedule(self._topics, topic, id, new_due(delay, at), self._settings.patience_s)
+        return self._coalescer.run(flow)
 
     def find(self, topic: str, id: str) -> Found | None:
         """State, due time and attempts of a message; None when it is unknown, or no longer known."""
-        return self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
+        return self._coalescer.run(sent_message.find(self._topics, topic, id))
 
     def health(self) -> str:
         """Returns in one line why sends fail, or why what is sent would wait: no manager runs; "" if all is well."""

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -11,8 +10,7 @@ from weakref import ref
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError, OutcomeUnknown
-from lisa_common.validation import check_name
-from lisa_producer.request_queue import MAX_QUEUED_BATCHES, PendingRequest, RequestQueue
+from lisa_producer.request_queue import PendingRequest, RequestQueue
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request, SharedFlow
 
@@ -39,10 +37,6 @@ class _ProcessState:
         self.lock = threading.Lock()
         self.queues: dict[Hashable, RequestQueue | _Owner] = {}
         """By key; an owner where one call is under way and nothing waits."""
-        self.queued_bytes: dict[str, int] = defaultdict(int)
-        """By topic."""
-        self.blocked: dict[str, deque[threading.Lock]] = {}
-        """Callers that wait until there is room, by topic."""
 
 
 class Coalescer:
@@ -56,24 +50,20 @@ class Coalescer:
     def __init__(self, connection: Connection, settings: ProducerSettings) -> None:
         self._connection = connection
         self._settings = settings
-        self._max_bytes = MAX_QUEUED_BATCHES * settings.batch_bytes
         # By process, as a forked child does not have its parent's threads.
         self._states: dict[int, _ProcessState] = {}
         self._latest = threading.local()
         """`flow`: refers to the flow of the latest call of a thread."""
 
-    def run(self, topic: str, flow: SharedFlow[T]) -> T:
-        """Drives a flow to its result, with the producer's patience. Blocks while the topic's queue is full."""
+    def run(self, flow: SharedFlow[T]) -> T:
+        """Drives a flow to its result, with the producer's patience."""
         deadline = time.monotonic() + self._settings.patience_s
         outer = getattr(self._latest, "flow", _nothing)()
         if outer is not None and outer.gi_frame is not None:
             return self._drive(None, flow, deadline)
         self._latest.flow = ref(flow)
         pid = os.getpid()
-        state = self._states.get(pid) or self._states.setdefault(pid, _ProcessState())
-        if state.queued_bytes and self._is_full(state, check_name("topic", topic)):
-            return self._run_blocked(state, topic, flow, deadline)
-        return self._drive(state, flow, deadline)
+        return self._drive(self._states.get(pid) or self._states.setdefault(pid, _ProcessState()), flow, deadline)
 
     def _drive(self, state: _ProcessState | None, flow: SharedFlow[T], deadline: float) -> T:
         try:
@@ -115,7 +105,8 @@ class Coalescer:
         finally:
             # Also when the thread is interrupted, as others may wait for it.
             if pending:
-                self._dequeue(state, pending)
+                with state.lock:
+                    _abandon(state, pending)
             else:
                 _end_unshared(state, own, failure)
         return result
@@ -132,7 +123,6 @@ class Coalescer:
             queue = state.queues[request.key] = RequestQueue(queue[0], self._settings, self._connection.outage, queue)
         pending = PendingRequest(queue, request, deadline, threading.Lock(), owner=own)
         pending.waiter.acquire()
-        state.queued_bytes[request.topic] += request.size
         queue.pending.append(pending)
         return pending
 
@@ -154,7 +144,7 @@ class Coalescer:
         with state.lock:
             if _is_lost(queue.owner):
                 if queue.leader:
-                    self._abandon(state, queue.leader)
+                    _abandon(state, queue.leader)
                 else:
                     _pass_lead(state, queue)
             if not (pending.done or pending in queue.pending or pending in queue.under_way):
@@ -175,73 +165,6 @@ class Coalescer:
             return self._connection.run(request.make(items))
         except LisaError as error:
             return [error] * len(items)
-
-    def _dequeue(self, state: _ProcessState, pending: PendingRequest) -> None:
-        """Ends a caller's wait. If it leads, its call is aborted, and the queue gets another leader."""
-        with state.lock:
-            self._abandon(state, pending)
-
-    def _abandon(self, state: _ProcessState, pending: PendingRequest) -> None:
-        queue = pending.queue
-        if not pending.abandoned:
-            topic = queue.first.topic
-            state.queued_bytes[topic] -= pending.size
-            if state.queued_bytes[topic] <= 0:
-                del state.queued_bytes[topic]
-            pending.abandoned = True
-            if state.blocked:
-                self._admit(state, topic)
-        if queue.leader is pending:
-            if queue.under_way:
-                _wake(queue.abort())
-            _pass_lead(state, queue)
-
-    def _is_full(self, state: _ProcessState, topic: str) -> bool:
-        return state.queued_bytes.get(topic, 0) >= self._max_bytes
-
-    def _run_blocked(self, state: _ProcessState, topic: str, flow: SharedFlow[T], deadline: float) -> T:
-        try:
-            was_first = False
-            while waiter := self._block(state, topic, was_first=was_first):
-                while not waiter.acquire(timeout=_CHECK_S):
-                    with state.lock:
-                        self._recount(state, topic)
-                        self._admit(state, topic)
-                was_first = True
-            return self._drive(state, flow, deadline)
-        finally:
-            # Even if this caller queued nothing, the next one must not wait for it.
-            with state.lock:
-                self._admit(state, topic)
-
-    def _block(self, state: _ProcessState, topic: str, *, was_first: bool) -> "threading.Lock | None":
-        with state.lock:
-            if not self._is_full(state, topic):
-                return None
-            waiter = threading.Lock()
-            waiter.acquire()
-            blocked = state.blocked.setdefault(topic, deque())
-            (blocked.appendleft if was_first else blocked.append)(waiter)
-            return waiter
-
-    def _recount(self, state: _ProcessState, topic: str) -> None:
-        """Counts again what is queued: a call may have been interrupted before it took off what it had added."""
-        queues = [queue for queue in state.queues.values() if isinstance(queue, RequestQueue)]
-        waiting = [
-            each for queue in queues if queue.first.topic == topic for each in (*queue.pending, *queue.under_way)
-        ]
-        if queued := sum([each.size for each in waiting if not each.abandoned and not _is_lost(each.owner)]):
-            state.queued_bytes[topic] = queued
-        else:
-            state.queued_bytes.pop(topic, None)
-
-    def _admit(self, state: _ProcessState, topic: str) -> None:
-        """Wakes the first blocked caller, if there is room."""
-        blocked = state.blocked.get(topic)
-        if blocked and not self._is_full(state, topic):
-            blocked.popleft().release()
-            if not blocked:
-                del state.blocked[topic]
 
     def close(self) -> None:
         """Finishes all pending requests that are not under way."""
@@ -271,6 +194,16 @@ def _end_unshared(state: _ProcessState, own: _Owner, failure: LisaError | None) 
         elif isinstance(queue, RequestQueue) and queue.first is request and queue.leader is None:
             queue.failure = failure
             _pass_lead(state, queue)
+
+
+def _abandon(state: _ProcessState, pending: PendingRequest) -> None:
+    """Ends a caller's wait. If it leads, its call is aborted, and the queue gets another leader."""
+    pending.abandoned = True
+    queue = pending.queue
+    if queue.leader is pending:
+        if queue.under_way:
+            _wake(queue.abort())
+        _pass_lead(state, queue)
 
 
 def _pass_lead(state: _ProcessState, queue: RequestQueue) -> None:

@@ -16,24 +16,22 @@ T = TypeVar("T")
 
 def resolve(topics: Topics, topic: str) -> Request:
     """Requests the layout, as `Topics.resolve`."""
-    return Request(("resolve", topic), None, lambda items: _for_all(topics.resolve(topic), items), topic)
+    return Request(("resolve", topic), None, lambda items: _for_all(topics.resolve(topic), items))
 
 
 def resolve_anew(topics: Topics, topic: str) -> Request:
     """Requests the layout, as `Topics.resolve_anew`."""
-    return Request(("resolve anew", topic), None, lambda items: _for_all(topics.resolve_anew(topic), items), topic)
+    return Request(("resolve anew", topic), None, lambda items: _for_all(topics.resolve_anew(topic), items))
 
 
 def resolve_after_reshard(topics: Topics, before: Layout) -> Request:
     """Requests the layout after a reshard, as `refresh_after_reshard`."""
-    return Request(
-        ("resharded", before), None, lambda items: _for_all(refresh_after_reshard(topics, before), items), before.topic
-    )
+    return Request(("resharded", before), None, lambda items: _for_all(refresh_after_reshard(topics, before), items))
 
 
 def declare(topics: Topics, topic: str) -> Request:
     """Declares a resolved topic."""
-    return Request(("declare", topic), None, lambda items: _for_all(topics.declare(topic), items), topic)
+    return Request(("declare", topic), None, lambda items: _for_all(topics.declare(topic), items))
 
 
 def _for_all(flow: Flow[T], items: Sequence[object]) -> Flow[list[T]]:

@@ -24,12 +24,9 @@ from lisa_common.errors import (
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request
 
-__all__ = ["MAX_QUEUED_BATCHES", "PendingRequest", "RequestQueue"]
+__all__ = ["PendingRequest", "RequestQueue"]
 
 T = TypeVar("T")
-
-MAX_QUEUED_BATCHES = 4
-"""Full batches, in bytes, that may be queued for a topic; further callers block."""
 
 _LATE = 0.1
 """Share of `timeout_s`: a request that is overdue by more than this is not tried again after a failed call."""
@@ -165,7 +162,8 @@ class RequestQueue:
     def abort(self) -> list[PendingRequest]:
         """Ends a call that was interrupted between request and reply. Returns the finished requests."""
         # The interrupt may have come while a request was in both `pending` and `under_way`.
-        self.pending = deque(request for request in self.pending if request not in self.under_way)
+        taken = set(self.under_way)
+        self.pending = deque(request for request in self.pending if request not in taken)
         error = OutcomeUnknown("the call was interrupted before the reply")
         return self.settle([error] * len(self.under_way))
 

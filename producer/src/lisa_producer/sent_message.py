@@ -68,7 +68,7 @@ def find(topics: Topics, topic: str, id: str) -> SharedFlow[Found | None]:
 
 def _request(kind: str, keys: ShardKeys, call: Call[Any]) -> Request:
     """A call for one message; those of several callers go out in one round trip."""
-    return Request((kind, keys), call, _make_each, keys.topic, 0, call.repeatable)
+    return Request((kind, keys), call, _make_each, 0, call.repeatable)
 
 
 def _make_each(calls: list[Call[Any]]) -> Flow[list[Any]]:
@@ -113,7 +113,7 @@ class _Change:
 
     def _read_sent_ms(self, keys: ShardKeys, lost: OutcomeUnknown) -> Generator[Request, Any, int]:
         """When the message with the id was sent, 0 without one; raises `lost` if that may be a later message."""
-        message, now_ms = yield Request(("look", keys), self._id, lambda ids: _look_up(keys, ids), keys.topic)
+        message, now_ms = yield Request(("look", keys), self._id, lambda ids: _look_up(keys, ids))
         if message is None or message.state is State.CANCELLED:
             return 0
         tried_ms = (time.monotonic() - self._began) * 1000

@@ -18,7 +18,6 @@ class Request(NamedTuple):
     item: Any
     make: Callable[[list[Any]], Flow[list[Any]]]
     """Returns the flow for several items. Its result has one value for each item; some may be LisaErrors."""
-    topic: str
     size: int = 0
     """Bytes."""
     repeatable: bool = True

@@ -96,7 +96,7 @@ def _request(layout: Layout, outgoing: Outgoing, settings: ProducerSettings, con
         make = partial(_send_unless_known, layout, keys, key)
     else:
         make = partial(_send_part, keys, confirm, repeatable)
-    return Request(key, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable, repeated)
+    return Request(key, outgoing, make, len(outgoing.content) + _OVERHEAD, repeatable, repeated)
 
 
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:

@@ -37,11 +37,6 @@ class Health:
         """Adds a check, or replaces that of the same name. It must only use what the program knows already."""
         self._checks[name] = check
 
-    def drop(self, *names: str) -> None:
-        """Removes checks."""
-        for name in names:
-            self._checks.pop(name, None)
-
     def find_remark(self) -> str:
         """What a person should know though the program is ready; "" for nothing."""
         return "; ".join(filter(None, (remark() for remark in self.remarks)))
@@ -76,7 +71,7 @@ class Health:
         finally:
             beating.cancel()
             await asyncio.wait((beating,))
-            self.drop(name)
+            self._checks.pop(name, None)
 
     async def _keep_beating(self) -> None:
         while True:

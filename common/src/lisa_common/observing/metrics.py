@@ -81,9 +81,9 @@ class MetricSet:
             self._child(name, labels).observe_many(amounts)
 
     def observe_since(self, name: str, now_ms: int, dues_ms: Sequence[int], *labels: str) -> None:
-        """Adds to a histogram how long ago each of these times was."""
-        if self.on and dues_ms:
-            self._child(name, labels).observe_since(now_ms, dues_ms)
+        """Adds to a histogram how long ago each of these times was; a future time counts as now."""
+        if self.on:
+            self.observe(name, [max(0, now_ms - due_ms) / 1000 for due_ms in dues_ms], *labels)
 
     def exemplify(self, name: str, amount: float, trace_id: str, *labels: str) -> None:
         """Makes a trace the example of an amount that is or will be observed."""

@@ -38,25 +38,9 @@ class _BatchHistogram(Histogram):
     def observe_many(self, amounts: Sequence[float]) -> None:
         """As `observe` with each amount."""
         bounds = self._upper_bounds
-        lowest = bisect_left(bounds, min(amounts))
-        if lowest == bisect_left(bounds, max(amounts)):
-            self._buckets[lowest].inc(len(amounts))
-        else:
-            for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
-                self._buckets[at].inc(count)
+        for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
+            self._buckets[at].inc(count)
         self._sum.inc(sum(amounts))
-
-    def observe_since(self, now_ms: int, times_ms: Sequence[int]) -> None:
-        """As `observe` with the seconds since each of these times; a future time counts as now."""
-        bounds = self._upper_bounds
-        newest = max(times_ms)
-        at = bisect_left(bounds, (now_ms - newest) / 1000)
-        if newest <= now_ms and at == bisect_left(bounds, (now_ms - min(times_ms)) / 1000):
-            # Mostly all are in one bucket.
-            self._buckets[at].inc(len(times_ms))
-            self._sum.inc((now_ms * len(times_ms) - sum(times_ms)) / 1000)
-        else:
-            self.observe_many([max(0, now_ms - time_ms) / 1000 for time_ms in times_ms])
 
     def exemplify(self, amount: float, trace_id: str) -> None:
         """Sets the exemplar of the bucket of an amount, which is counted elsewhere."""

@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
 """A client that is silent for this long is cut off."""
 
-_MOST_PAGES = 4
-"""Most content types whose pages are kept: a client may name any version."""
-
 Page = Callable[[str], tuple[bytes, str]]
 """Returns a body and its content type for an Accept header."""
 
@@ -52,43 +49,11 @@ def serving(address: str, registry: Any, health: Health) -> Iterator[int]:
 def _metrics_of(registry: Any) -> Page:
     from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - an extra
 
-    def make(content_type: str) -> bytes:
-        encode, _ = choose_encoder(content_type)
-        return encode(registry)
-
-    pages: dict[str, _SharedPage] = {}
-
     def page(accept: str) -> tuple[bytes, str]:
-        _, content_type = choose_encoder(accept)
-        if len(pages) >= _MOST_PAGES and content_type not in pages:
-            return make(content_type), content_type
-        shared = pages.setdefault(content_type, _SharedPage(lambda: make(content_type)))
-        return shared.read(), content_type
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
 
     return page
-
-
-class _SharedPage:
-    """A page that requests which come at the same time share: each is as costly as a topic count makes it.
-
-    A request gets a page that was begun after the request came, so it is never stale.
-    """
-
-    def __init__(self, make: Callable[[], bytes]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._begun = 0
-        self._page = b""
-        self._page_begun = 0
-
-    def read(self) -> bytes:
-        """The page."""
-        came_after = self._begun
-        with self._lock:
-            if self._page_begun <= came_after:
-                self._begun += 1
-                self._page_begun, self._page = self._begun, self._make()
-            return self._page
 
 
 class _Server(ThreadingHTTPServer):

@@ -19,54 +19,10 @@ __all__ = ["READS", "SCRIPT_NAMES", "Arg", "Script", "load"]
 
 Arg = str | bytes | int | float
 
-SCRIPT_NAMES = (
-    "abort",
-    "ack",
-    "adopt",
-    "cancel",
-    "check_rights",
-    "close_shard",
-    "declare",
-    "deregister",
-    "discard",
-    "drop",
-    "drop_group",
-    "end_copies",
-    "extend",
-    "fetch",
-    "find",
-    "follow",
-    "forget_drop",
-    "inspect",
-    "join",
-    "leave",
-    "lend",
-    "list_messages",
-    "list_pending",
-    "mark_drop",
-    "nack",
-    "promote",
-    "purge",
-    "reclaim",
-    "release",
-    "repair",
-    "replace",
-    "replay",
-    "reschedule",
-    "reserve",
-    "reset",
-    "scan",
-    "send",
-    "set_door",
-    "set_policy",
-    "set_schedule",
-    "shut_door",
-    "sweep",
-    "tick",
-    "tidy_slots",
-    "trim",
-    "update",
-)
+# Through importlib, as the package may be imported from a zip file.
+_LUA = resources.files("lisa_common").joinpath("lua")
+
+SCRIPT_NAMES = tuple(sorted(file.name.removesuffix(".lua") for file in _LUA.iterdir() if file.name.endswith(".lua")))
 
 
 READS = frozenset(
@@ -136,5 +92,4 @@ def load(name: str) -> Script:
 
 @cache
 def _read(path: str) -> str:
-    # Through importlib, as the package may be imported from a zip file.
-    return resources.files("lisa_common").joinpath("lua", f"{path}.lua").read_text("utf-8")
+    return _LUA.joinpath(f"{path}.lua").read_text("utf-8")

@@ -141,7 +141,7 @@ class Executor:
     async def _execute_batch(self, first: HeldDelivery, batch: list[HeldDelivery]) -> None:
         """Calls a handler with those of a batch whose leases last and whose bodies it can take."""
         route = self._routes[first.delivery.topic]
-        begun = self._leases.begin_all(batch, route.leased_s)
+        begun = [held for held in batch if self._leases.begin(held, route.leased_s)]
         if len(begun) < len(batch):
             self._skip([held for held in batch if held not in begun])
         now = time.monotonic()

@@ -10,7 +10,6 @@
 | `end` | settling → ended: the server has taken its outcome, its lease is lost, or a stop does not wait | settler |
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 from typing import NoReturn
@@ -18,7 +17,7 @@ from typing import NoReturn
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 
-__all__ = ["GIVE_BACK", "HeldDelivery", "State", "count_by_topic", "postponed_ms"]
+__all__ = ["GIVE_BACK", "HeldDelivery", "State", "postponed_ms"]
 
 GIVE_BACK = Postponed(0, here=True)
 """The outcome of a delivery that the worker did not begin, or has cut short: it spends no attempt."""
@@ -139,15 +138,6 @@ class HeldDelivery:
 
     def _refuse(self, to: State) -> NoReturn:
         raise RuntimeError(f"{self.delivery} cannot go from {self.state.value} to {to.value}")
-
-
-def count_by_topic(held: Sequence[HeldDelivery]) -> dict[str, int]:
-    """How many deliveries there are of each topic."""
-    topics = [each.delivery.topic for each in held]
-    # Mostly all are of one; to count them one by one takes several times as long.
-    if topics and topics.count(topics[0]) == len(topics):
-        return {topics[0]: len(topics)}
-    return Counter(topics)
 
 
 def postponed_ms(held: Sequence[HeldDelivery]) -> dict[str, int]:

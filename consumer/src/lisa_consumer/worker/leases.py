@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
@@ -76,16 +76,6 @@ class Leases:
         if timeout_s is not None:
             held.give_up_at = now + timeout_s
         return True
-
-    def begin_all(self, batch: Sequence[HeldDelivery], timeout_s: float | None) -> Sequence[HeldDelivery]:
-        """Those deliveries of a batch, which are of one topic, for which `begin` is true."""
-        if timeout_s is None:
-            # Mostly all leases last: one look at each takes a third of the time of a call for each.
-            known, since = self._held, time.monotonic() - self._visibility.get(batch[0].delivery.topic, 0)
-            lasting = [held for held in batch if held.renewed_at >= since and held.place in known]
-            if len(lasting) == len(batch):
-                return batch
-        return [held for held in batch if self.begin(held, timeout_s)]
 
     async def run(self, topics: Collection[str]) -> None:
         """Renews leases until cancelled. `topics` may change meanwhile."""

@@ -17,7 +17,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
 from lisa_consumer.delivery.core import MAX_BATCH, MAX_BYTES, Core, follow_up_sizes
 from lisa_consumer.events import delivery_event
 from lisa_consumer.handling.failure_log import log_failure, log_unsettled
-from lisa_consumer.metrics import METRICS, HandlerTimes
+from lisa_consumer.metrics import METRICS
 from lisa_consumer.worker.held import HeldDelivery, postponed_ms
 from lisa_consumer.worker.leases import Leases
 from lisa_consumer.worker.queue import Queue
@@ -49,7 +49,6 @@ class Settler:
         self._connection = connection
         self._core = core
         self._queue, self._leases, self._windows = queue, leases, windows
-        self.times = HandlerTimes(core.group)
         self._ready: list[HeldDelivery] = []
         self._apart: dict[tuple[str, str], list[HeldDelivery]] = {}
         """Deliveries of each shard that is settled apart."""
@@ -129,8 +128,7 @@ class Settler:
             if outcome != "limited":
                 # That says nothing of the time that a message takes: the window must not grow by it.
                 of_topics[topic] += durations
-            if METRICS.on:
-                self.times.add(topic, outcome, durations)
+            METRICS.observe("lisa_handler_seconds", durations, topic, self._core.group, outcome)
         # Once for each topic: a window compares these times with what has passed since its last call.
         for topic, durations in of_topics.items():
             self._windows[topic].observe(durations)

@@ -3,11 +3,12 @@
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from lisa_consumer.delivery.core import MAX_BATCH
 from lisa_consumer.handling.handler import Route
-from lisa_consumer.worker.held import HeldDelivery, count_by_topic
+from lisa_consumer.worker.held import HeldDelivery
 
 __all__ = ["PrefetchWindow", "Windows"]
 
@@ -154,7 +155,7 @@ class Windows(dict[str, PrefetchWindow]):
 
     def release(self, held: Sequence[HeldDelivery]) -> None:
         """Frees the room of deliveries that are held no longer."""
-        for topic, count in count_by_topic(held).items():
+        for topic, count in Counter(each.delivery.topic for each in held).items():
             self[topic].release(count)
         self.changed.set()
 
