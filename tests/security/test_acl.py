@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from lisa_common.model.keys import (
     idle_key,
     managers_key,
     operations_key,
+    schedules_key,
     topics_key,
     wishes_key,
     workers_key,
@@ -55,6 +57,7 @@ from lisa_manager.jobs.history_writer import HistoryWriter
 from lisa_manager.jobs.presence import Presence
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.resharding import close_former
+from lisa_manager.schedule_migration import migrate_schedules
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.ready_messages import list_entries, read_groups, split_entries
@@ -537,6 +540,9 @@ def _schedule(server: Server, admin: Connection) -> None:
             for _ in range(2):
                 connection.run(close_former(PREFIX, OURS))
         operator.delete_schedule(OURS, "s")
+    admin.call(command("HSET", schedules_key(PREFIX), "s", json.dumps({"version": 1, "left": {OURS: 1}})))
+    with Connection(url, name="lisa-manager") as connection:
+        connection.run(migrate_schedules(Topics(PREFIX)))
     new = [key for shard in ("0.1", "1.1") for key in ShardKeys(PREFIX, OURS, shard).all()]
     admin.call(command("DEL", keys.of("ticks"), keys.of("closed"), topics_key(PREFIX), *new))
 

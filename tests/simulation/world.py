@@ -23,7 +23,7 @@ from chaos.topics import METERED, POLICIES, PREFIX, RETURNED, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.keys import ShardKeys, dropped_key, schedules_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.registry import read_mark
@@ -404,7 +404,7 @@ class World:
         """Keys of the schedule, of rates, and of topics that were dropped less than a minute ago."""
         keys = list(self.admin.scan_iter(count=1_000))
         own = [key for key in keys if b"{" + ticks.TICKS.encode() in key or key.endswith(b":pace")]
-        return [*own, *self._spare(keys), dropped_key(PREFIX).encode()]
+        return [*own, *self._spare(keys), *(key.encode() for key in (schedules_key(PREFIX), dropped_key(PREFIX)))]
 
     def _spare(self, keys: list[bytes]) -> list[bytes]:
         """Keys of the topic that operators drop: of shards that managers look after, and those that hold no messages.

@@ -17,6 +17,7 @@ from lisa_common.model.keys import (
     idle_key,
     managers_key,
     operations_key,
+    schedules_key,
     topics_key,
     wake_channel,
     wishes_key,
@@ -116,6 +117,7 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 def key_name(prefix: str, key: str) -> str:
     """The name of a key, or of the channel, in `lisa_common.model.keys`, for any topic; empty for none of these."""
     shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
+    shared[schedules_key(prefix)] = "old schedules"
     shared |= {wake_channel(prefix): "wake", events_channel(prefix): "events"}
     shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
     shared |= {workers_key(prefix): "workers", wishes_key(prefix): "wishes"}

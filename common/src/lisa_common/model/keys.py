@@ -25,6 +25,7 @@ __all__ = [
     "idle_key",
     "managers_key",
     "operations_key",
+    "schedules_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -112,6 +113,11 @@ def wishes_key(prefix: str) -> str:
 def history_key(prefix: str, topic: str) -> str:
     """The stream of a topic's samples, for charts; it expires by itself. See `lisa_manager.admin.topics.history`."""
     return ShardKeys(prefix, topic).of(HISTORY)
+
+
+def schedules_key(prefix: str) -> str:
+    """Where a development version kept all schedules; managers move them to their topics."""
+    return f"{prefix}:schedules"
 
 
 def wake_channel(prefix: str) -> str:

@@ -48,6 +48,8 @@ class Role:
     workers: str = ""
     wishes: str = ""
     """Commands on the hash of what operators want of workers."""
+    schedules: str = ""
+    """Commands on the hash of schedules of a development version."""
     channel: str = ""
     """Commands on the wake channel."""
     events: str = ""
@@ -147,6 +149,7 @@ ROLES = {
         managers="pexpire zadd zcard zrange zremrangebyscore",
         workers="hdel hgetall",
         wishes="hdel hgetall hset",
+        schedules="hdel hgetall",
         on_all="evalsha exists memory|usage type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -186,7 +189,7 @@ ROLES = {
 
 
 _MERGED = (
-    *("keyless", "on_all", "registry", "dropped", "activity", "operations", "managers", "workers"),
+    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers", "workers"),
     *("wishes", "channel", "in_cluster"),
 )
 """Rights that belong to no topic, and are united."""

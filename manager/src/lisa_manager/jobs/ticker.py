@@ -22,6 +22,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import next_due_ms
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
     Ticked,
     marks_in,
@@ -37,6 +38,7 @@ from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.queries import chunks, require_topic
+from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
@@ -56,6 +58,9 @@ _SCAN_PAGE: Final = 1_000
 
 _SCAN_S: Final = 2.0
 """How often to look which topics have schedules, in case a wake was lost: with many topics, a second for each page."""
+
+_MIGRATE_S: Final = 60.0
+"""How often to look for schedules of a development version: at the start, and rarely afterwards."""
 
 _SHORT_MS: Final = 5_000
 """A schedule of a shorter period is served at the moment when its next tick can be sent, not at the next turn."""
@@ -122,7 +127,7 @@ class Ticker:
         self._groups: dict[object, _Group] = defaultdict(_Group)
         self._busy: set[object] = set()
         """The groups that an earlier turn still serves."""
-        self._scan_at = 0.0
+        self._scan_at = self._migrate_at = 0.0
         self._problems = ProblemLog(logger)
         self._metrics = ScheduleMetrics()
         self.sent = 0
@@ -168,6 +173,9 @@ class Ticker:
             if count != 0:
                 found = await self._connection.execute_each([command("EXISTS", key) for key in page])
                 self._table.scheduled |= {topic_of[key] for key, exists in zip(page, found, strict=True) if exists == 1}
+        if time.monotonic() >= self._migrate_at:
+            await self._connection.run(migrate_schedules(Topics(self._table.prefix)))
+            self._migrate_at = time.monotonic() + _MIGRATE_S
 
     def _follow_registry(self) -> None:
         """Takes in new topics with schedules, layouts and nodes that have changed, and drops."""
