@@ -13,6 +13,7 @@ from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.needs import Optional
 from lisa_common.model.rights import RoleName
 from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.replies import pairs
 
 __all__ = ["SECTIONS", "Health", "examine", "judge", "judge_roles", "read_info", "read_version"]
 
@@ -126,7 +127,7 @@ SECTIONS: tuple[Call[Any], ...] = tuple(
 _QUESTIONS: tuple[Call[Any], ...] = (
     *SECTIONS,
     command("CLUSTER", "INFO", decode=_fields),  # an error without a Cluster
-    command("CONFIG", "GET", "save"),
+    command("CONFIG", "GET", "save", "min-replicas-to-write"),
 )
 
 
@@ -134,12 +135,14 @@ def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str,
     """The fields of INFO and CLUSTER INFO, and the setting `save`. Raises LisaError where INFO is refused."""
     if isinstance(answer, LisaError):
         raise answer
-    *sections, cluster, save = answer
+    *sections, cluster, config = answer
     info = read_info([*sections, cluster] if in_cluster else sections)
     if not in_cluster and not isinstance(cluster, LisaError):
         info["nodes"] = cluster.get("cluster_size", "1")
     # Hosted servers forbid CONFIG; then assume that snapshots are on.
-    return info, "unknown" if isinstance(save, LisaError) or not save else save[1].decode()
+    settings = {} if isinstance(config, LisaError) else {name: value.decode() for name, value in pairs(config)}
+    info["min_replicas_to_write"] = settings.get(b"min-replicas-to-write", "0")
+    return info, settings.get(b"save", "unknown")
 
 
 def read_info(answer: list[Any] | LisaError) -> dict[str, str]:
@@ -176,6 +179,12 @@ def judge(info: Mapping[str, str], save: str) -> list[str]:
             findings.append("no persistence: a restart loses every message; set appendonly yes")
     if info.get("aof_last_write_status", "ok") != "ok" or info.get("rdb_last_bgsave_status", "ok") != "ok":
         findings.append("the server cannot write to its disk (see its log): it refuses sends until it can")
+    wanted, good = int(info.get("min_replicas_to_write", "0")), int(info.get("min_slaves_good_slaves", "0"))
+    if good < wanted and info.get("role") == "master" and "min_slaves_good_slaves" in info:
+        findings.append(
+            f"min-replicas-to-write is {wanted}, and {good} replicas keep up: the server refuses sends and acks until"
+            " more do; start replicas, or lower it"
+        )
     assigned = info.get("cluster_slots_assigned", _SLOTS)
     if assigned != _SLOTS:
         findings.append(f"{assigned} of {_SLOTS} slots have a node: calls for topics in the others fail; assign all")
