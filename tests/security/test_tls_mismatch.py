@@ -27,6 +27,6 @@ async def test_a_silent_port_is_not_taken_for_one_with_tls() -> None:
     """A server that hangs answers nothing; one with TLS would hang up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with AsyncConnection(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.1) as connection:
-            with pytest.raises(Unreachable, match="(?i)timeout") as failure:
+            with pytest.raises(Unreachable, match="Timeout") as failure:
                 await connection.call(command("PING"))
     assert "TLS" not in str(failure.value)

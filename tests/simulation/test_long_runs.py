@@ -110,7 +110,7 @@ class _Year:
         key = f"{name.replace('/', '.')}-{time:%H:%M}"
         if key in self.schedules:
             return
-        self.schedules[key] = {"cron": f"{time:%M %H} * * *", "tz": name, "catchup": "all", "catchup_window": 31 * _DAY_S}
+        self.schedules[key] = {"cron": f"{time:%M %H} * * *", "tz": name, "catchup_window": 31 * _DAY_S}
         first = _local(_YEAR[0], zone).replace(hour=time.hour, minute=time.minute)
         seconds = [_first_shown(first + timedelta(days=day), zone) for day in range(-1, 368)]
         self.ticks.update((key, second) for second in seconds if _YEAR[0] <= second <= _YEAR[-1])
@@ -119,7 +119,7 @@ class _Year:
         """By real time, for an hour before and after a change."""
         seconds = range(second - 3600, second + 3601, _QUARTER_S)
         fields = {"cron": "*/30 * * * *", "tz": str(zone), "start": seconds[0], "until": seconds[-1]}
-        self.schedules[key] = fields | {"catchup": "all", "catchup_window": 31 * _DAY_S}
+        self.schedules[key] = fields | {"catchup_window": 31 * _DAY_S}
         self.ticks.update((key, each) for each in seconds if _local(each, zone).minute % 30 == 0)
 
     def steps(self) -> list[tuple[float, str, dict[str, Any]]]:

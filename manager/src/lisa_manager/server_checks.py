@@ -159,7 +159,7 @@ def read_info(answer: list[Any] | LisaError) -> dict[str, str]:
 
 def judge(info: Mapping[str, str], save: str) -> list[str]:
     """Findings from the fields of INFO and CLUSTER INFO and the setting `save`."""
-    findings = _find_wrong_address(info)
+    findings = [*_find_wrong_address(info), *_find_missing_replicas(info)]
     version = info.get("redis_version", "0")
     if _version(info) < _OLDEST:
         findings.append(f"the server is too old: version {version}; Lisa needs 7.0 or later")
@@ -179,12 +179,6 @@ def judge(info: Mapping[str, str], save: str) -> list[str]:
             findings.append("no persistence: a restart loses every message; set appendonly yes")
     if info.get("aof_last_write_status", "ok") != "ok" or info.get("rdb_last_bgsave_status", "ok") != "ok":
         findings.append("the server cannot write to its disk (see its log): it refuses sends until it can")
-    wanted, good = int(info.get("min_replicas_to_write", "0")), int(info.get("min_slaves_good_slaves", "0"))
-    if good < wanted and info.get("role") == "master" and "min_slaves_good_slaves" in info:
-        findings.append(
-            f"min-replicas-to-write is {wanted}, and {good} replicas keep up: the server refuses sends and acks until"
-            " more do; start replicas, or lower it"
-        )
     assigned = info.get("cluster_slots_assigned", _SLOTS)
     if assigned != _SLOTS:
         findings.append(f"{assigned} of {_SLOTS} slots have a node: calls for topics in the others fail; assign all")
@@ -203,6 +197,16 @@ def _find_wrong_address(info: Mapping[str, str]) -> list[str]:
     if info.get("role") == "slave" and "cluster_state" not in info:
         return ["the server is a replica: it refuses or loses what programs write; use its master's address"]
     return []
+
+
+def _find_missing_replicas(info: Mapping[str, str]) -> list[str]:
+    wanted = int(info.get("min_replicas_to_write", "0"))
+    # Servers that do not ask for replicas do not say how many keep up.
+    good = int(info.get("min_slaves_good_slaves", wanted))
+    if good >= wanted or info.get("role") != "master":
+        return []
+    refused = "the server refuses sends and acks until more do; start replicas, or lower it"
+    return [f"min-replicas-to-write is {wanted}, and {good} replicas keep up: {refused}"]
 
 
 def _join(names: list[str], nodes: int) -> str:
