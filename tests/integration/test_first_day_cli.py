@@ -323,9 +323,11 @@ def test_messages_of_any_state_are_listed(orders: Queue, commands: Commands) -> 
     assert commands.manager("list", "orders", "--json").document == listed["waiting"]
     table = commands.manager("list", "orders", "waiting").out
     assert r"text \x1b[31m" in table
+    orders.join("mail")
     assert commands.manager("list", "orders", "garbage", "--group", "mail", "--json").document == []
     assert commands.manager("list", "orders", "garbage", "--group", "mail").out == "no messages of orders are garbage\n"
-    for words in (["done"], ["waiting", "--group", "billing"], ["waiting", "--limit", "0"]):
+    no_group = ["garbage", "--group", "gone", "--json"]
+    for words in (["done"], ["waiting", "--group", "billing"], ["waiting", "--limit", "0"], no_group):
         ran = commands.manager("list", "orders", *words)
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
 

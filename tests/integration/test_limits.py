@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -537,6 +538,7 @@ def test_a_drop_that_is_refused_opens_no_shard(admin: Admin, redis_url: str, cli
         ({"max_in_flight": 0}, "policy field max_in_flight must be at least 1; got 0"),
         ({"max_messages": 0}, "policy field max_messages must be at least 1; got 0"),
         ({"burst": -1}, "policy field burst must be at least 0; got -1"),
+        ({"burst": 5}, "policy field burst needs rate"),
         ({"paused": "yes"}, "policy field paused must be a valid boolean; got 'yes'"),
     ],
 )
@@ -545,7 +547,18 @@ def test_bad_limits(admin: Admin, client: redis.Redis, prefix: str, fields: dict
     with pytest.raises(InvalidInput) as refusal:
         admin.set_policy("orders", **fields)
     assert str(refusal.value).startswith(message)
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        admin.create_topic("orders", **fields)
     assert keys_left(client, prefix) == []
+
+
+def test_a_burst_beside_the_rate_of_a_pattern(admin: Admin) -> None:
+    """The rate may come from a pattern, and go again."""
+    admin.set_pattern_policy("*", {"rate": "1/s"})
+    assert admin.create_topic("orders", burst=5)
+    assert admin.set_policy("mails", burst=5).effective_burst == 5
+    admin.drop_pattern_policy("*")
+    assert admin.set_policy("orders", max_retries=1, burst=None).burst is None
 
 
 def test_commands(commands: Commands, client: redis.Redis, prefix: str) -> None:

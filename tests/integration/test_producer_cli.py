@@ -61,6 +61,13 @@ def test_send_takes_the_body_from_standard_input(commands: Commands, client: red
     assert _bodies(commands, client) == {b"line\nline\n"}
 
 
+def test_send_reads_no_endless_standard_input(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body longer than any message is never in memory as a whole."""
+    monkeypatch.setattr("lisa_producer.commands._MOST_BYTES", 10)
+    ran = commands.producer("send", "orders", "-", stdin="x" * 11)
+    assert (ran.code, ran.err) == (2, "lisa-producer: body must be less than 10 bytes; got more\n")
+
+
 def test_send_at_a_moment(commands: Commands) -> None:
     """In ISO 8601 with its zone."""
     document = commands.producer("send", "orders", "x", "--at", "2030-01-01T01:00:00+01:00", "--json").document

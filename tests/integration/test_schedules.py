@@ -449,6 +449,7 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
     assert again == {"created": [], "changed": [], "unchanged": ["orders/a", "orders/b"], "deleted": ["orders/s"]}
     assert commands.manager("schedule", "delete", "orders", "a", "--yes").out == "deleted a\n"
     for words, told in (
+        (["import", str(path), "--prune", "ordres"], "there is no topic 'ordres'"),
         (
             ["set", "orders", "x", "--every", "1ms"],
             "every must be seconds or a timedelta from 1 s to 10 years",

@@ -31,6 +31,11 @@ FIT = {
         ({"cluster_slots_fail": "5461"}, "", "5461 slots"),
         ({"cluster_state": "fail"}, "", "cluster_state"),
         ({"role": "slave"}, "", "a replica"),
+        (
+            {"role": "master", "min_replicas_to_write": "2", "min_slaves_good_slaves": "1"},
+            "",
+            "min-replicas-to-write is 2, and 1 replicas keep up",
+        ),
         ({"nodes": "3"}, "", "one node of a Cluster"),
     ],
 )
@@ -50,6 +55,7 @@ def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> 
         {"used_memory": "850000000", "maxmemory": "0"},
         {"used_memory": "79", "maxmemory": "100"},
         {"role": "slave", "cluster_state": "ok"},
+        {"role": "master", "min_replicas_to_write": "1", "min_slaves_good_slaves": "1"},
     ],
     ids=str,
 )
@@ -60,10 +66,11 @@ def test_nothing_is_said_of_a_fit_server(info: dict[str, str]) -> None:
 
 async def test_a_servers_faults_are_found(own_server: Callable[..., Server]) -> None:
     """The check reads them from the server, and reports several at once."""
-    bad = own_server(maxmemory="50mb", maxmemory_policy="allkeys-random")
+    bad = own_server(maxmemory="50mb", maxmemory_policy="allkeys-random", min_replicas_to_write="1")
     good = own_server(appendonly="yes", maxmemory_policy="noeviction")
     async with AsyncConnection(bad.url) as connection:
-        assert [line.split(" ")[0] for line in (await examine(connection)).findings] == ["maxmemory-policy", "no"]
+        findings = [line.split(" ")[0] for line in (await examine(connection)).findings]
+        assert findings == ["min-replicas-to-write", "maxmemory-policy", "no"]
     async with AsyncConnection(good.url) as connection:
         assert (await examine(connection)).findings == []
 

@@ -108,6 +108,20 @@ def test_ready_is_exact_without_the_servers_help(orders: Queue, commands: Comman
     assert _sizes(_orders(commands)) == [0, 24, 5, 0, 0]
 
 
+def test_what_was_cancelled_unread_counts_no_longer(orders: Queue, redis_url: str, prefix: str) -> None:
+    """Servers take deleted entries for unread ones: an empty stream has a lag, and Redis 7.0 never forgets it."""
+    orders.join("billing")
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        for id in ("a", "b", "c"):
+            orders.send(id)
+            assert [found.ready for found in (*admin.sizes(), *admin.status())] == [1, 1]
+            orders.ack(*orders.read("billing"))
+            orders.send("cancelled")
+            orders.cancel("cancelled")
+            orders.trim()
+            assert [found.ready for found in (*admin.sizes(), *admin.status())] == [0, 0]
+
+
 def test_long_streams_are_counted_from_the_short_side(
     orders: Queue, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,12 +110,13 @@ def test_near_names_are_suggested(orders: Queue, commands: Commands) -> None:
         ("reschedule", "oders", "a", "--delay", "1s"): "orders",
         ("group", "drop", "orders", "biling", "--yes"): "billing",
         ("list", "orders", "ready", "--group", "biling"): "billing",
+        ("list", "orders", "garbage", "--group", "biling"): "billing",
         ("schedule", "pause", "orders", "nigthly"): "nightly",
         ("schedule", "pause", "oders", "nightly"): "orders",
         ("topic", "set", "orders", "--visibilty", "1s"): "--visibility",
     }.items():
         ran = commands.manager(*words)
-        assert (ran.code, near in ran.err) == (2, True), (words, ran)
+        assert (ran.code, ran.out, near in ran.err) == (2, "", True), (words, ran)
     assert "mean" not in commands.manager("status", "zzz").err
     with pytest.raises(InvalidInput, match=r"perhaps visibility_ms"):
         Policy.of({"visibilty_ms": 1_000})

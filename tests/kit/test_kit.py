@@ -452,3 +452,14 @@ def test_limits_know_of_time_that_passes(lisa: Lisa, shop: Shop) -> None:
     assert not lisa.drain(shop.worker).handled
     lisa.advance(minutes=2)
     assert [delivery.id for delivery in lisa.drain(shop.worker).handled] == ["c"]
+
+
+def test_keys_know_of_time_that_passes(lisa: Lisa, shop: Shop) -> None:
+    """What waits for a slot is older, too, and the index of what waits knows no earlier times of it."""
+    lisa.set_policy("orders", max_in_flight_per_key=1)
+    for id in "ab":
+        lisa.send("orders", 1, id=id, key="k")
+    for _ in range(2):
+        lisa.advance(minutes=1)
+    assert lisa.admin.check().findings == ()
+    assert [delivery.id for delivery in lisa.drain(shop.worker).handled] == ["a", "b"]

@@ -59,6 +59,8 @@ def of(**fields: Any) -> Schedule:
         ({"catchup_within": 0}, "catchup_within must be seconds or a timedelta from 1 s to 2678400 s"),
         ({"catchup_within": 300, "catchup": "none"}, "catchup_within cannot be combined with catchup=none"),
         ({"catchup_within": 300, "catchup_window": 60}, "catchup_within cannot be combined with catchup_window"),
+        ({"catchup_window": 60}, "catchup_window needs catchup=all"),
+        ({"catchup_window": 60, "catchup": "none"}, "catchup_window needs catchup=all"),
         ({"priority": 256}, "priority must be"),
         ({"max_retries": True}, "max_retries must be"),
         ({"topic": "mail"}, "field of a schedule must be one of every"),

@@ -13,6 +13,7 @@ from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.needs import Optional
 from lisa_common.model.rights import RoleName
 from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.replies import pairs
 
 __all__ = ["SECTIONS", "Health", "examine", "judge", "judge_roles", "read_info", "read_version"]
 
@@ -126,7 +127,7 @@ SECTIONS: tuple[Call[Any], ...] = tuple(
 _QUESTIONS: tuple[Call[Any], ...] = (
     *SECTIONS,
     command("CLUSTER", "INFO", decode=_fields),  # an error without a Cluster
-    command("CONFIG", "GET", "save"),
+    command("CONFIG", "GET", "save", "min-replicas-to-write"),
 )
 
 
@@ -134,12 +135,14 @@ def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str,
     """The fields of INFO and CLUSTER INFO, and the setting `save`. Raises LisaError where INFO is refused."""
     if isinstance(answer, LisaError):
         raise answer
-    *sections, cluster, save = answer
+    *sections, cluster, config = answer
     info = read_info([*sections, cluster] if in_cluster else sections)
     if not in_cluster and not isinstance(cluster, LisaError):
         info["nodes"] = cluster.get("cluster_size", "1")
     # Hosted servers forbid CONFIG; then assume that snapshots are on.
-    return info, "unknown" if isinstance(save, LisaError) or not save else save[1].decode()
+    settings = {} if isinstance(config, LisaError) else {name: value.decode() for name, value in pairs(config)}
+    info["min_replicas_to_write"] = settings.get(b"min-replicas-to-write", "0")
+    return info, settings.get(b"save", "unknown")
 
 
 def read_info(answer: list[Any] | LisaError) -> dict[str, str]:
@@ -156,7 +159,7 @@ def read_info(answer: list[Any] | LisaError) -> dict[str, str]:
 
 def judge(info: Mapping[str, str], save: str) -> list[str]:
     """Findings from the fields of INFO and CLUSTER INFO and the setting `save`."""
-    findings = _find_wrong_address(info)
+    findings = [*_find_wrong_address(info), *_find_missing_replicas(info)]
     version = info.get("redis_version", "0")
     if _version(info) < _OLDEST:
         findings.append(f"the server is too old: version {version}; Lisa needs 7.0 or later")
@@ -194,6 +197,16 @@ def _find_wrong_address(info: Mapping[str, str]) -> list[str]:
     if info.get("role") == "slave" and "cluster_state" not in info:
         return ["the server is a replica: it refuses or loses what programs write; use its master's address"]
     return []
+
+
+def _find_missing_replicas(info: Mapping[str, str]) -> list[str]:
+    wanted = int(info.get("min_replicas_to_write", "0"))
+    # Servers that do not ask for replicas do not say how many keep up.
+    good = int(info.get("min_slaves_good_slaves", wanted))
+    if good >= wanted or info.get("role") != "master":
+        return []
+    refused = "the server refuses sends and acks until more do; start replicas, or lower it"
+    return [f"min-replicas-to-write is {wanted}, and {good} replicas keep up: {refused}"]
 
 
 def _join(names: list[str], nodes: int) -> str:

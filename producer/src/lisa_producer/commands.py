@@ -35,6 +35,9 @@ __all__ = ["load", "send"]
 
 T = TypeVar("T")
 
+_MOST_BYTES = 512 * 1024 * 1024
+"""Read from standard input, which may be endless; no policy allows so large a body."""
+
 
 def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
     option: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
@@ -155,9 +158,12 @@ def _content(body: str | None) -> str | bytes:
 
 def _standard_input() -> bytes:
     try:
-        return sys.stdin.buffer.read()
+        content = sys.stdin.buffer.read(_MOST_BYTES)
     except OSError as error:
         raise _unreadable("body", "-", error) from None
+    if len(content) >= _MOST_BYTES:
+        raise InvalidInput("body", Verbatim("more"), f"less than {_MOST_BYTES} bytes")
+    return content
 
 
 def _unreadable(field: str, name: str, error: OSError) -> InvalidInput:

@@ -10,6 +10,7 @@
 -- KEYS[6] retry      zset    copy -> due ms
 -- KEYS[7] garbage    zset    copy -> died at, ms
 -- KEYS[8] door       hash    limits of the topic, and what they have let pass
+-- KEYS[9] parked     zset    what waits for a slot, by key and due time
 -- ARGV[1] by_ms      number  how much time passes, in ms
 -- returns  number of messages that became older
 --@include door, record, slots
@@ -57,6 +58,7 @@ end
 for _, zset in ipairs({ waiting, expiring, finished, retry, garbage }) do
   move_earlier(zset)
 end
+redis.call('DEL', parked)
 
 if redis.call('EXISTS', door) == 1 then
   local limits = read_door()

@@ -93,11 +93,12 @@ def unreachable(error: Exception, address: Address) -> LisaError:
 
 def _hint(error: Exception, address: Address) -> str:
     tls: Tls | None = address.options.get("tls")
-    hung_up = isinstance(lisa_error(error), OutcomeUnknown)
+    is_late = isinstance(error, redis_errors.TimeoutError)
+    hung_up = isinstance(lisa_error(error), OutcomeUnknown) and not is_late
     if tls is None:
         over_tcp = "path" not in address.options
         return " (does this port speak TLS? then the URL begins with rediss)" if hung_up and over_tcp else ""
-    if isinstance(error, redis_errors.TimeoutError) or "WRONG_VERSION_NUMBER" in str(error):
+    if is_late or "WRONG_VERSION_NUMBER" in str(error):
         return " (does it speak TLS on this port? if not, the URL begins with redis)"
     return " (does it request a client certificate, tls_cert?)" if hung_up and not tls.cert else ""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lisa_common.errors import CannotCombine, InvalidInput, OmittedBytes, Verbatim
+from lisa_common.errors import CannotCombine, InvalidInput, Needs, OmittedBytes, Verbatim
 from lisa_common.model.localtime import iso_of, zone_of
 from lisa_common.model.policy import MAX_PRIORITY, Policy
 from lisa_common.model.record import pack_content
@@ -149,6 +149,9 @@ class Schedule(BaseModel):
             schedule = self.model_copy(update={"cron": check_cron(self.cron, self.tz, now_ms=now_ms)})
         if self.from_ms is not None and self.from_ms > now_ms + _MAX_MS:
             raise InvalidInput("from", Verbatim(iso_of(self.from_ms)), "within the next 10 years")
+        # Not where stored ones are read: an earlier release took them.
+        if self.catchup_window_ms != _DAY_MS and self.catches_up != "all":
+            raise Needs("catchup_window", self.catchup_window_ms / 1000, "catchup=all")
         if not self.jitter_ms:
             return schedule
         ticks = list(islice(schedule.ticks_after(now_ms), _LOOKED_AT))

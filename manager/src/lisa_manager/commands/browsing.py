@@ -1,6 +1,7 @@
 """`lisa-manager list`."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
@@ -44,25 +45,27 @@ def list_(
     """Lists messages of one state with their bodies, oldest first in each shard."""
     with opened(settings) as admin:
         listing = _Listing(admin, topic, state, group, limit)
-        if json:
-            print_json_list(map(_document, listing))
-        else:
-            print_table(_COLUMNS, map(_row, listing), nothing=f"no messages of {topic} are {state}")
-        if not listing.found:
+        messages = iter(listing)
+        first = [*islice(messages, 1)]
+        if not first:
             require_group(admin, topic, group)
+        found = chain(first, messages)
+        if json:
+            print_json_list(map(_document, found))
+        else:
+            print_table(_COLUMNS, map(_row, found), nothing=f"no messages of {topic} are {state}")
     if listing.more and not json:
         say(f"there is more; --limit is {limit}", error=True)
 
 
 class _Listing:
-    """Messages page by page, up to a limit; then `found` has their number, and `more` says whether others are left."""
+    """Messages page by page, up to a limit; then `more` says whether others are left."""
 
     def __init__(self, admin: Admin, topic: str, state: str, group: str | None, limit: int) -> None:
         self._admin = admin
         self._place: Any = (topic, state)
         self._group = group
         self._left = limit
-        self.found = 0
         self.more = False
 
     def __iter__(self) -> Iterator[ListedMessage]:
@@ -71,7 +74,6 @@ class _Listing:
             page = self._admin.messages(*self._place, group=self._group, limit=min(self._left, _PAGE), cursor=cursor)
             yield from page.messages
             self._left -= len(page.messages)
-            self.found += len(page.messages)
             cursor = page.cursor
             if cursor is None:
                 return

@@ -1,7 +1,8 @@
 """The entries of a stream that a group has not read yet: how many, and how old.
 
 The server knows their number (`lag`), except after an entry was deleted from the stream, as a cancel does. Then they
-are counted page by page, the pages of many groups in one round trip.
+are counted page by page, the pages of many groups in one round trip. So they are if the number cannot be right: where
+entries were deleted before a group read them, servers count them as unread, Redis 7.0 for ever.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ class Backlog:
     def begin(self, *, exact: bool) -> bool:
         """Takes the number that the server knows. Returns whether the entries must be counted instead."""
         lag = self.length if self.group is None else self.group.lag
-        if lag is not None and (not exact or self.alone or not lag or self.length > _SMALL):
+        most = self.length - (self.group.pending if self.group else 0)
+        if lag is not None and lag <= most and (not exact or self.alone or not lag or self.length > _SMALL):
             self.ready = lag
             return False
         self._forward = self.length <= _SMALL

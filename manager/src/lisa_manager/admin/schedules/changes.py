@@ -25,6 +25,7 @@ from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_list, check_mapping, check_name
 from lisa_manager.admin.schedules.states import existing_schedule, list_schedules
 from lisa_manager.admin.topics.policies import DEFAULT
+from lisa_manager.require_topic import require_topic
 
 __all__ = ["ImportedSchedules", "delete_schedule", "import_schedules", "set_paused", "set_schedule", "skip_tick"]
 
@@ -149,10 +150,10 @@ def import_schedules(
     """Makes schedules as these are; deletes all others of the topics in `prune`. Checks all before it writes."""
     now_ms: int = yield server_time()
     pruned = [prune] if isinstance(prune, str) else check_list("prune", prune, "topics")
-    for topic in pruned:
-        if topic != _ALL:
-            check_name("topic", topic)
     schedules = _checked(wanted, now_ms)
+    for topic in pruned:
+        if topic != _ALL and topic not in wanted:
+            yield from require_topic(topics.prefix, topic)
     others: list[tuple[str, str]] = []
     for place in [None] if _ALL in pruned else pruned:
         others += [(each.topic, each.name) for each in (yield from list_schedules(topics, place)) if each.name]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, Needs
 from lisa_common.model.keys import PATTERNS, dropped_key, idle_key, topics_key
 from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
@@ -42,6 +42,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
                 raise
             # An emergency brake must work even where the topic cannot have what patterns give.
             policy = _braked(known.policy, changes["paused"])
+        _check_burst(changes, policy)
         if stored is not None and policy.shards != known.policy.shards:
             expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
@@ -60,7 +61,10 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     """Declares a topic with this policy, unless it exists. Returns whether it did; raises as `set_policy` does."""
     check_name("topic", topic)
     _check_settable(fields)
-    policy = yield from _as_dropped(prefix, topic, Policy.of(_changed(DEFAULT_POLICY, fields)))
+    own = _changed(DEFAULT_POLICY, fields)
+    if "burst" in own:
+        _check_burst(own, parse_patterns((yield command("HGET", topics_key(prefix), PATTERNS))).resolve(topic, own))
+    policy = yield from _as_dropped(prefix, topic, Policy.of(own))
     created = yield from declare_topic(prefix, topic, policy.own_fields)
     yield from _renew(prefix, topic, created or policy)
     if created is not None and created.is_limited:
@@ -74,6 +78,12 @@ def _check_settable(fields: Mapping[str, Any]) -> None:
     for name in ("limits_revision", "own"):
         if name in fields:
             raise InvalidInput(f"policy field {name}", fields[name], "left to Lisa, which sets it")
+
+
+def _check_burst(changes: Mapping[str, Any], policy: Policy) -> None:
+    """Raises Needs for a burst that would do nothing. Patterns may give one to topics that have a rate."""
+    if changes.get("burst") not in (None, DEFAULT) and policy.rate is None:
+        raise Needs("policy field burst", changes["burst"], "rate")
 
 
 def _renew(prefix: str, topic: str, policy: Policy) -> Flow[None]:
