@@ -44,7 +44,7 @@ test-long: .venv/synced ## run the others, of 3 s to 4 min: Spark, kills, whole 
 	$(RUN) pytest $(PARALLEL) -m 'slow or long' $(PYTEST)
 
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow; LOWEST="pyspark==4.2.0" sets one
-	$(UV) venv --quiet --clear .venv-lowest
+	$(UV) venv --quiet $(if $(LOWEST),--allow-existing,--clear) .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
 		-e 'common[cli,embedded,metrics,otel]' -e 'producer[celery,cli,outbox,spark]' -e 'consumer[celery,cli,reload]' -e manager -e 'gateway[push,dashboard]' -e testing \
 		$(LOWEST)
