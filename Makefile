@@ -9,9 +9,8 @@ RUN := $(UV) run --no-sync
 PARALLEL ?= -n 4
 # Tests start hundreds of programs, each of which would compile all of its modules.
 unexport PYTHONDONTWRITEBYTECODE
-# The tests of each program, for servers that differ only in the way to them.
-PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
-	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
+# For servers that differ only in the way to them: one file of each program, and those of connections that are shared or break.
+PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer manager many_callers producer producer_faults worker)
 # What the tests of these look at stands above the calls, which go to several nodes in a Cluster.
 ABOVE_CALLS := $(patsubst %,--ignore tests/integration/test_%.py,bad_input_cli completion event_loops first_day_api \
 	first_day_cli first_day_worker handler_errors hooks interrupts json_logs run_in terminals tracing tracing_faults)
