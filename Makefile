@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer manager many_callers producer producer_faults worker)
 # What the tests of these look at stands above the calls, which go to several nodes in a Cluster.
 ABOVE_CALLS := $(patsubst %,--ignore tests/integration/test_%.py,bad_input_cli completion event_loops first_day_api \
-	first_day_cli first_day_worker handler_errors hooks interrupts json_logs run_in terminals tracing tracing_faults)
+	first_day_cli first_day_worker from_rabbitmq handler_errors handler_tasks hooks interrupts json_logs questions \
+	run_in terminals tracing tracing_faults)
 
 .PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs chaos simulate check docs pictures format dist clean
 .DEFAULT_GOAL := help
