@@ -9,12 +9,12 @@ RUN := $(UV) run --no-sync
 PARALLEL ?= -n 4
 # Tests start hundreds of programs, each of which would compile all of its modules.
 unexport PYTHONDONTWRITEBYTECODE
-# The tests of each program, for servers that differ only in the way to them.
-PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
-	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
+# For servers that differ only in the way to them: one file of each program, and those of connections that are shared or break.
+PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer manager many_callers producer producer_faults worker)
 # What the tests of these look at stands above the calls, which go to several nodes in a Cluster.
 ABOVE_CALLS := $(patsubst %,--ignore tests/integration/test_%.py,bad_input_cli completion event_loops first_day_api \
-	first_day_cli first_day_worker handler_errors hooks interrupts json_logs run_in terminals tracing tracing_faults)
+	first_day_cli first_day_worker from_rabbitmq handler_errors handler_tasks hooks interrupts json_logs questions \
+	run_in terminals tracing tracing_faults)
 
 .PHONY: help demo demo-http demo-outbox demo-spark test test-fast test-long test-lowest test-topologies bench bench-outbox bench-spark costs chaos simulate check docs pictures format dist clean
 .DEFAULT_GOAL := help
@@ -44,7 +44,7 @@ test-long: .venv/synced ## run the others, of 3 s to 4 min: Spark, kills, whole 
 	$(RUN) pytest $(PARALLEL) -m 'slow or long' $(PYTEST)
 
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow; LOWEST="pyspark==4.2.0" sets one
-	$(UV) venv --quiet --clear .venv-lowest
+	$(UV) venv --quiet $(if $(LOWEST),--allow-existing,--clear) .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
 		-e 'common[cli,embedded,metrics,otel]' -e 'producer[celery,cli,outbox,spark]' -e 'consumer[celery,cli,reload]' -e manager -e 'gateway[push,dashboard]' -e testing \
 		$(LOWEST)

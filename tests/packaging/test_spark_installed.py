@@ -51,7 +51,7 @@ def test_found_by_being_installed(
 def test_shipped_to_executors_as_archives(
     *, install: Callable[..., Path], dist: Path, tmp_path: Path, redis_url: str, prefix: str, client: redis.Redis
 ) -> None:
-    """The wheels as `--py-files`: driver and executors, which are processes of their own, import from them.
+    """The wheels as `--py-files`: driver and executor, which are processes of their own, import from them.
 
     Spark looks for sources before it unpacks what is shipped, so that the job has to register this one.
     """
@@ -62,6 +62,6 @@ def test_shipped_to_executors_as_archives(
         shutil.copy(next(dist.glob(f"lisa_{name}-*.whl")), tmp_path / f"lisa_{name}.zip")
         for name in ("common", "producer")
     ]
-    cluster = ("--master", "local-cluster[2,1,1024]", "--py-files", ",".join(map(str, archives)))
+    cluster = ("--master", "local-cluster[1,1,1024]", "--py-files", ",".join(map(str, archives)))
     _run(environment, prefix, environment / "spark-submit", *cluster, script, redis_url)
     assert client.zcard(f"{prefix}:{{orders}}:waiting") == 100

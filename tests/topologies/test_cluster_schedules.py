@@ -31,7 +31,7 @@ _LATE_MS = 8_000
 def test_each_tick_is_one_message_while_slots_move(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """Those of topics, with their schedules; managers die and freeze, authors die half-way."""
     cluster = own_cluster(appendonly="yes", appendfsync="always", cluster_node_timeout=str(PATIENT_MS))
-    options = Options("cluster", 40, 24, topics=("orders", "mail"), share=1)
+    options = Options("cluster", 25, 24, topics=("orders", "mail"), share=1)
     keys = [ShardKeys(_PREFIX, topic).of("ticks") for topic in options.topics]
     moved: list[str] = []
 

@@ -1,7 +1,7 @@
 """Spark as it is deployed: a standalone cluster, whose executors are killed, and whose tasks have twins."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from lisa_common.model.keys import ShardKeys
 from support import Server, wait_until
-from support.spark_cluster import spark_cluster
+from support.spark_cluster import SparkCluster, spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -81,11 +81,18 @@ spark.stop()
 """
 
 
-def test_twins_of_tasks(tmp_path: Path, own_server: Callable[..., Server]) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """One for all jobs: a job brings executors of its own."""
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def test_twins_of_tasks(cluster: SparkCluster, tmp_path: Path, own_server: Callable[..., Server]) -> None:
     """A twin has run beside the first try of its task; each row is a message, a bad row and an outcome once."""
     server = own_server()
     (tmp_path / "events").mkdir()
-    with spark_cluster(tmp_path / "cluster") as cluster, server.client() as client:
+    with server.client() as client:
         job = cluster.start_job(TWINS, server.url, "orders", str(tmp_path))
         _, errors = job.communicate(timeout=400)
         assert job.returncode == 0, errors[-3000:]
@@ -102,11 +109,12 @@ def _lines(place: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_executors_that_are_killed_while_they_write(tmp_path: Path, own_server: Callable[..., Server]) -> None:
+def test_executors_that_are_killed_while_they_write(cluster: SparkCluster, own_server: Callable[..., Server]) -> None:
     """Each row is a message once, though an executor dies twice, and tasks run twice by speculation."""
     server = own_server()
     keys = ShardKeys("lisa", "orders")
-    with spark_cluster(tmp_path / "cluster") as cluster, server.client() as client:
+    wait_until(lambda: not cluster.executors(), 60, what="the executors of other jobs to end")
+    with server.client() as client:
         job = cluster.start_job(JOB, server.url, keys.topic)
         for share in (10, 3):
             wait_until(

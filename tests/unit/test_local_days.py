@@ -17,6 +17,8 @@ from lisa_common.model.localtime import local_ms
 from lisa_common.model.rhythm import CronRhythm
 
 _FROM, _TO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)
+_WALKED = datetime(2022, 1, 1, tzinfo=UTC)
+"""Up to here each day is walked through: days that no change is near are alike."""
 _TIMES = (time(0, 0), time(0, 30), time(1, 15), time(2, 0), time(2, 30), time(3, 0), time(23, 45))
 _ODD = (
     *("Europe/Berlin", "America/New_York", "America/Santiago", "Africa/Cairo", "Asia/Beirut", "America/Havana"),
@@ -94,7 +96,7 @@ def test_a_daily_time_comes_once_a_day(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_in_all_zones() -> None:
-    """The same in every zone of the database, and no day without a tick in ten years.
+    """The same in every zone of the database, and no day without a tick in two years.
 
     Of zones whose clocks have agreed since 2020, one is checked in full; the others must have the same ticks around the
     changes of autumn 2026.
@@ -107,11 +109,11 @@ def test_in_all_zones() -> None:
             assert _ticks(rhythm, start, end) == known[history], name
             continue
         known[history] = _ticks(rhythm, start, end)
-        ticks = _ticks(rhythm, _FROM, _TO)
+        ticks = _ticks(rhythm, _FROM, _WALKED)
         checked += _check(name)
         local = {tick.astimezone(zone).date() for tick in ticks}
         assert len(local) == len(ticks), name
-        assert len(ticks) in {(_TO - _FROM).days, (_TO - _FROM).days - 1, (_TO - _FROM).days + 1}, name
+        assert abs(len(ticks) - (_WALKED - _FROM).days) <= 1, name
     print(f"{checked:,} local days with a change of clocks near, in {len(known)} zones")  # noqa: T201
     assert checked > 20_000
 
