@@ -271,6 +271,13 @@ _ALL = (
         'f"{self.shown_name}{MARKING}"',
     ),
     Plant(
+        "consumers of a process share a name",
+        "A consumer that looks for what a lost read has taken gives back what another one of its name has.",
+        "consumer/src/lisa_consumer/names.py",
+        "-{os.getpid()}-{secrets.token_hex(4)}",
+        "-{os.getpid()}",
+    ),
+    Plant(
         "a move of schedules loses the tick ahead",
         "A schedule that moves to other shards takes its next message back, and sends it no more.",
         "lua/leave.lua",
