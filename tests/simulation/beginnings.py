@@ -26,8 +26,9 @@ class Life:
     marked: dict[ShardKeys, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, batches: Sequence[tuple[ShardKeys, list[Entry]]]) -> None:
-        """Notes what it has read."""
-        self.read += [(keys, entry, now()) for keys, entries in batches for entry in entries]
+        """Notes what it has read. Entries of other groups it skips."""
+        own = (None, self.group)
+        self.read += [(keys, each, now()) for keys, entries in batches for each in entries if each.group in own]
 
     def mark(self, keys: ShardKeys, entry: str, begun: StartMark) -> None:
         """Notes a mark that it asks for."""

@@ -67,7 +67,7 @@ def _repeated(dice: random.Random, cast: "Cast", at_s: float) -> Iterator[Drawn]
     if is_draft:
         facts |= {"topic": DRAFTS, "number": 1, "fails": 0}
         yield at_s + 0.001, "draft", facts
-        yield meanwhile_s, "draft", facts | {"by": dice.randrange(cast.producers), "number": 2}
+        yield meanwhile_s, "draft", facts | {"by": (facts["by"] + 1) % cast.producers, "number": 2}
     else:
         yield at_s + 0.001, "send", facts
         yield meanwhile_s, "cancel", facts | {"by": dice.randrange(cast.producers)}
@@ -79,18 +79,23 @@ def _resharded(dice: random.Random, cast: "Cast", at_s: float, topic: str) -> It
         lost = {"loss_s": dice.uniform(0, 1.5), "down_s": dice.choice((0.01, dice.uniform(0.1, 3)))}
         yield at_s + dice.uniform(0, 0.03), "server is killed", lost
     if topic == RESHARDED and dice.random() < 0.5:
-        # Some of these sends go to the former shards, and follow to the new ones beside others.
+        # Some of these sends go to the former shards, and follow to the new ones beside others, as soon as there are any.
         by = dice.randrange(cast.producers)
+        if dice.random() < 0.5:
+            late = {"role": "operator", "command": "join", "fate": "delay the request", "seconds": 0.5, "down_s": 0.1}
+            yield at_s, "strike", late
         for number in range(40):
             facts = _message(dice, cast, at_s, number) | {"by": by, "topic": topic}
             yield at_s + dice.uniform(0, 0.1), "send", facts
     elif topic == RESHARDED and cast.producers > 1:
         # One producer has begun again and knows the new layout; the other one does not.
-        yield at_s + 0.2, "kill", {"program": "producer-0", "down_s": 0.02}
+        yield max(0.0, at_s - 0.5), "send", _message(dice, cast, at_s, 4) | {"by": 1, "topic": topic}
+        known_s = at_s + dice.uniform(0.04, 0.3)
+        yield known_s, "kill", {"program": "producer-0", "down_s": 0.01}
         for number in range(4):
             facts = _message(dice, cast, at_s, number) | {"topic": topic, "delay_ms": 1_500}
-            yield at_s + 0.5, "send", facts | {"by": 0}
-            yield at_s + 0.6, "again", facts | {"by": 1, "mark": f"{facts['mark']}-again"}
+            yield known_s + 0.03, "send", facts | {"by": 0}
+            yield known_s + 0.07, "again", facts | {"by": 1, "mark": f"{facts['mark']}-again"}
 
 
 def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float) -> Iterator[Drawn]:
@@ -101,11 +106,18 @@ def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float) -> Iterator[
         for number, each in enumerate(batch["messages"]):
             each["delay_ms"] = 3_700 + 40 * number
         yield sent_s, "batch", batch
+        yield at_s, "server is killed", {"loss_s": dice.uniform(0.4, 1), "down_s": 0.01}
         if dice.random() < 0.5:
             # Until the managers are back, nobody promotes them anew.
             for number in range(cast.managers):
                 yield at_s, "kill", {"program": f"manager-{number}", "down_s": 1.0}
-        yield at_s, "server is killed", {"loss_s": dice.uniform(0.4, 1), "down_s": 0.01}
+        else:
+            # They are promoted anew before one group settles, which reads them again after that; another one still owes them.
+            late = {"role": "worker", "command": "xreadgroup", "fate": "delay the request", "seconds": 1.0, "down_s": 0.1}
+            for number in range(cast.workers):
+                yield at_s + 0.02, "strike", late
+                if len(cast.groups) > 1:
+                    yield at_s, "freeze", {"program": f"worker-{cast.groups[1]}-{number}", "seconds": 3.0}
 
 
 def _pile(dice: random.Random, cast: "Cast", at_s: float, down_s: float) -> Iterator[Drawn]:
