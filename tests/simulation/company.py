@@ -78,24 +78,15 @@ def _resharded(dice: random.Random, cast: "Cast", at_s: float, topic: str) -> It
         # As a fail-over: a server that lags loses any part of the reshard.
         lost = {"loss_s": dice.uniform(0, 1.5), "down_s": dice.choice((0.01, dice.uniform(0.1, 3)))}
         yield at_s + dice.uniform(0, 0.03), "server is killed", lost
-    if topic == RESHARDED and dice.random() < 0.5:
+    if topic == RESHARDED and dice.random() < 0.7:
         # Some of these sends go to the former shards, and follow to the new ones beside others, as soon as there are any.
         by = dice.randrange(cast.producers)
         if dice.random() < 0.5:
             late = {"role": "operator", "command": "join", "fate": "delay the request", "seconds": 0.5, "down_s": 0.1}
             yield at_s, "strike", late
-        for number in range(40):
+        for number in range(100):
             facts = _message(dice, cast, at_s, number) | {"by": by, "topic": topic}
-            yield at_s + dice.uniform(0, 0.1), "send", facts
-    elif topic == RESHARDED and cast.producers > 1:
-        # One producer has begun again and knows the new layout; the other one does not.
-        yield max(0.0, at_s - 0.5), "send", _message(dice, cast, at_s, 4) | {"by": 1, "topic": topic}
-        known_s = at_s + dice.uniform(0.04, 0.3)
-        yield known_s, "kill", {"program": "producer-0", "down_s": 0.01}
-        for number in range(4):
-            facts = _message(dice, cast, at_s, number) | {"topic": topic, "delay_ms": 1_500}
-            yield known_s + 0.03, "send", facts | {"by": 0}
-            yield known_s + 0.07, "again", facts | {"by": 1, "mark": f"{facts['mark']}-again"}
+            yield at_s + dice.uniform(0.01, 0.12), "send", facts
 
 
 def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float) -> Iterator[Drawn]:

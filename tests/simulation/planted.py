@@ -165,13 +165,6 @@ _ALL = (
         "    return set()\n",
     ),
     Plant(
-        "a reshard closes nothing",
-        "The former shards take new messages until they are drained.",
-        "manager/src/lisa_manager/resharding.py",
-        "    yield [producing.close_shard(after, keys) for keys in before.shards]\n    if policy.limits_revision:\n",
-        "    if policy.limits_revision:\n",
-    ),
-    Plant(
         "a dead letter under another id",
         "A dead letter gets another id each time that it is moved, so a move whose reply is lost is done twice.",
         "common/src/lisa_common/model/death.py",

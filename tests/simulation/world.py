@@ -444,6 +444,8 @@ class World:
         others = groups if self.plan.cast.consumers else ()
         beginnings.judge(verdict, self._programs.lives, outages, others)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
+        if not {"server is full", "server's clock steps"} & {step.what for step in self.plan.steps}:
+            self._programs.links.tries = self.network.repeats.tries
         self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages, self.network.repeats.events)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
