@@ -28,7 +28,7 @@ def company(dice: random.Random, cast: "Cast", at_s: float, what: str, facts: di
         case "reshard":
             yield from _resharded(dice, cast, at_s, facts["topic"])
         case "server is killed" if dice.random() < 0.5:
-            yield from _lost_promotion(dice, cast, at_s)
+            yield from _lost_promotion(dice, cast, at_s, facts)
         case "kill" if facts["program"].startswith("worker") and dice.random() < 0.7:
             yield from _pile(dice, cast, at_s, facts["down_s"])
         case "abort":
@@ -79,7 +79,7 @@ def _resharded(dice: random.Random, cast: "Cast", at_s: float, topic: str) -> It
         lost = {"loss_s": dice.uniform(0, 1.5), "down_s": dice.choice((0.01, dice.uniform(0.1, 3)))}
         yield at_s + dice.uniform(0, 0.03), "server is killed", lost
     if topic == RESHARDED and dice.random() < 0.7:
-        # Some of these sends go to the former shards, and follow to the new ones beside others, as soon as there are any.
+        # Some of these sends go to the former shards, and follow to the new ones beside others.
         by = dice.randrange(cast.producers)
         if dice.random() < 0.5:
             late = {"role": "operator", "command": "join", "fate": "delay the request", "seconds": 0.5, "down_s": 0.1}
@@ -89,7 +89,7 @@ def _resharded(dice: random.Random, cast: "Cast", at_s: float, topic: str) -> It
             yield at_s + dice.uniform(0.01, 0.12), "send", facts
 
 
-def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float) -> Iterator[Drawn]:
+def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float, facts: dict[str, Any]) -> Iterator[Drawn]:
     """The server loses the promotion of messages that workers have, and were sent so long before that they are kept."""
     sent_s = at_s - 4
     if sent_s > 0:
@@ -97,14 +97,14 @@ def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float) -> Iterator[
         for number, each in enumerate(batch["messages"]):
             each["delay_ms"] = 3_700 + 40 * number
         yield sent_s, "batch", batch
-        yield at_s, "server is killed", {"loss_s": dice.uniform(0.4, 1), "down_s": 0.01}
+        facts |= {"loss_s": dice.uniform(0.4, 1), "down_s": 0.01}
         if dice.random() < 0.5:
             # Until the managers are back, nobody promotes them anew.
             for number in range(cast.managers):
                 yield at_s, "kill", {"program": f"manager-{number}", "down_s": 1.0}
         else:
-            # They are promoted anew before one group settles, which reads them again after that; another one still owes them.
-            late = {"role": "worker", "command": "xreadgroup", "fate": "delay the request", "seconds": 1.0, "down_s": 0.1}
+            # They are promoted anew before one group settles, and read after that, while another group owes them.
+            late = {"role": "worker", "command": "xreadgroup", "fate": "delay the request", "seconds": 1, "down_s": 0.1}
             for number in range(cast.workers):
                 yield at_s + 0.02, "strike", late
                 if len(cast.groups) > 1:

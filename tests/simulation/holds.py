@@ -37,20 +37,18 @@ class Hold:
 class HoldingCore(RecordingCore):
     """Records what a worker does, and notes what it reads and marks, and each topic that it asks to hold back."""
 
-    def __init__(
-        self, prefix: str, group: str, name: str | None, recorder: Recorder, holds: list[Hold], life: Life
-    ) -> None:
+    def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder, holds: list[Hold]) -> None:
         super().__init__(prefix, group, name, recorder)
-        self._holds, self._life = holds, life
+        self._holds, self.life = holds, Life(group)
 
     def _fetch(
         self, layouts: dict[str, Layout], batches: list[tuple[ShardKeys, list[Entry]]], *lease: Any
     ) -> Flow[tuple[ReadResult, bool]]:
-        self._life.take(batches)
+        self.life.take(batches)
         return super()._fetch(layouts, batches, *lease)
 
     def _mark_entry(self, keys: ShardKeys, entry: str, begun: StartMark = StartMark.YES) -> Call[bool]:
-        self._life.mark(keys, entry, begun)
+        self.life.mark(keys, entry, begun)
         return super()._mark_entry(keys, entry, begun)
 
     def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:

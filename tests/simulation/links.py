@@ -168,9 +168,8 @@ class Links:
                 found = came & {ask.number, *(each.number for each in others)}
                 verdict.check(2, bool(found), f"{name}: draft {ask.number} was {ask.outcome}, but never delivered")
 
-
     def _stored(self, send: Ask, asks: Sequence[Ask]) -> float:
-        """When the first try of a send was carried out, though its reply may be lost; infinity if that is not certain."""
+        """When the first try of a send was carried out, also if its reply was lost; infinity if that is not sure."""
         following = min((each.since for each in asks if each.since > send.since), default=math.inf)
         tries = [at for at in self.tries.get((send.topic, send.id), ()) if at < following]
         is_certain = len(tries) == sum(each.since < following for each in asks) and tries[-1] > send.since

@@ -179,7 +179,6 @@ def draw(seed: str, seconds: float, *, calm: bool = False) -> Plan:
     return Plan(seed, seconds, cast, tuple(Step(number, *step) for number, step in enumerate(steps)))
 
 
-
 def _cast(dice: random.Random) -> Cast:
     topics = dice.sample(["orders", RESHARDED, METERED, RETURNED, KEYED], dice.choice((1, 2, 2, 3)))
     return Cast(

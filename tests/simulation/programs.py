@@ -195,8 +195,8 @@ class Programs:
     def _worker(self, group: str, name: str | None) -> Worker:
         worker = Worker(group, name=name, settings=_WORKER)
         # As in the chaos suite: the history needs what the worker reads and settles, with the times.
-        self.lives.append(Life(group))
-        worker._core = HoldingCore(PREFIX, group, name, self._history, self.holds, self.lives[-1])
+        worker._core = HoldingCore(PREFIX, group, name, self._history, self.holds)
+        self.lives.append(worker._core.life)
 
         @worker.on(*self._cast.topics, timeout=_HANDLER_S)
         async def handle(delivery: Delivery) -> None:
