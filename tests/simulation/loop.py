@@ -97,7 +97,7 @@ class _Ready:
         self._programs: dict[Program, None] = {}
 
     def append(self, handle: asyncio.Handle) -> None:
-        program = handle._context[PROGRAM]  # type: ignore[attr-defined] # no public way leads there
+        program = program_of(handle)
         if program.is_alive:
             program.ready.append(handle)
             self._programs[program] = None
@@ -111,8 +111,7 @@ class _Ready:
     def forget(self, program: Program) -> None:
         self._programs.pop(program, None)
 
-    def pop(self) -> tuple[Program, asyncio.Handle] | None:
-        """The next callback, and its program; None if all that have one are frozen."""
+    def pop(self) -> asyncio.Handle | None:
         runnable = [program for program in self._programs if not program.is_frozen]
         if not runnable:
             return None
@@ -120,7 +119,13 @@ class _Ready:
         handle = program.ready.popleft()
         if not program.ready:
             del self._programs[program]
-        return program, handle
+        return handle
+
+
+def program_of(handle: asyncio.Handle) -> Program:
+    """The program of a callback."""
+    program: Program = handle._context.get(PROGRAM)  # type: ignore[attr-defined] # no public way leads there
+    return program
 
 
 class Loop(asyncio.BaseEventLoop):
@@ -151,10 +156,10 @@ class Loop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One callback, so that any other program may be next. asyncio calls this again and again."""
-        if self._scheduled and self._scheduled[0][0] <= self.clock.us / 1e6 + 1e-9:
-            self._wake()
-        if found := self._ready.pop():
-            self._run(*found)
+        self._wake()
+        handle = self._ready.pop()
+        if handle:
+            self._run(handle)
         elif not self._stopping:
             self._jump()
 
@@ -169,14 +174,15 @@ class Loop(asyncio.BaseEventLoop):
     def _jump(self) -> None:
         """Moves the time to the next callback."""
         timers = self._scheduled
-        while timers and (timers[0][2]._cancelled or not timers[0][2]._context[PROGRAM].is_alive):  # type: ignore[attr-defined] # as above
+        while timers and (timers[0][2].cancelled() or not program_of(timers[0][2]).is_alive):
             heapq.heappop(timers)
         if not timers:
             raise RuntimeError("nothing will ever happen again")
         self.clock.us = max(self.clock.us, int(timers[0][0] * 1e6 + 0.999))
 
-    def _run(self, program: Program, handle: asyncio.Handle) -> None:
-        if handle._cancelled or not program.is_alive:
+    def _run(self, handle: asyncio.Handle) -> None:
+        program = program_of(handle)
+        if handle.cancelled() or not program.is_alive:
             return
         if program.dies_at is not None and program.callbacks >= program.dies_at:
             self.kill(program)
