@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chaos.history import Clock, Event, Read, Recorder, now
 from chaos.recording import RecordingCore
 from chaos.timeline import Timeline
 from chaos.verdict import Verdict
-from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.call import Flow
+from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.marking import StartMark
+from lisa_consumer.delivery.core import ReadResult
+from simulation.beginnings import Life
 from simulation.links import may_be_lost
 
 __all__ = ["Hold", "HoldingCore", "judge"]
@@ -29,11 +35,21 @@ class Hold:
 
 
 class HoldingCore(RecordingCore):
-    """Records what a consumer does, and notes each topic that it asks to hold back."""
+    """Records what a worker does, and notes what it reads and marks, and each topic that it asks to hold back."""
 
     def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder, holds: list[Hold]) -> None:
         super().__init__(prefix, group, name, recorder)
-        self._holds = holds
+        self._holds, self.life = holds, Life(group)
+
+    def _fetch(
+        self, layouts: dict[str, Layout], batches: list[tuple[ShardKeys, list[Entry]]], *lease: Any
+    ) -> Flow[tuple[ReadResult, bool]]:
+        self.life.take(batches)
+        return super()._fetch(layouts, batches, *lease)
+
+    def _mark_entry(self, keys: ShardKeys, entry: str, begun: StartMark = StartMark.YES) -> Call[bool]:
+        self.life.mark(keys, entry, begun)
+        return super()._mark_entry(keys, entry, begun)
 
     def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
         """Releases, and notes it."""

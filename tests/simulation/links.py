@@ -76,6 +76,8 @@ class Links:
         self._seen = defaultdict[tuple[str, str], list[Seen]](list)
         self._outages: Sequence[float] = ()
         self._repeats: Sequence[Repeated] = ()
+        self.tries: Mapping[tuple[str, str], Sequence[float]] = {}
+        """When first tries of sends were carried out, where the server surely stored them."""
 
     def ask(self, topic: str, id: str, number: int | None) -> Ask:
         """Notes a request; its end is `Ask.end`."""
@@ -128,10 +130,10 @@ class Links:
                     promise, not later, f"{name}: delivered after a cancel that said {ask.outcome!r}: {later}"
                 )
 
-    def _undone(self, cancel: Ask) -> float:
-        """When a repeat of a send may have undone a cancel, as documented; never, as a rule."""
-        own = [each for each in self._repeats if (each.topic, each.id) == (cancel.topic, cancel.id)]
-        return undone_at(own, cancel.since, cancel.until)
+    def _undone(self, ask: Ask) -> float:
+        """When a repeat of a send may have undone a cancel or a replacement, as documented; never, as a rule."""
+        own = [each for each in self._repeats if (each.topic, each.id) == (ask.topic, ask.id)]
+        return undone_at(own, ask.since, ask.until)
 
     def _judge_chain(self, verdict: Verdict, asks: Sequence[Ask], seen: Sequence[Seen], last: int, name: str) -> None:
         """Promises 2 and 3: links come one after another, each until it is done, and the chain ends with its last."""
@@ -156,7 +158,8 @@ class Links:
             verdict.check(6, not failed, f"{name}: draft {ask.number} failed, but was delivered")
             if ask.outcome not in _STORED or may_be_lost(self._outages, ask.since, ask.until):
                 continue
-            former = {each.number for each in sends if each.until < ask.since}
+            former = {each.number for each in sends if min(each.until, self._stored(each, asks)) < ask.since}
+            former = set() if self._undone(ask) < math.inf else former
             late = [each for each in seen if each.number in former and each.since > ask.until]
             verdict.check(6, not late, f"{name}: after draft {ask.number}, which was {ask.outcome}: {late}")
             others = [each for each in sends if each is not ask and not each.until < ask.since]
@@ -164,6 +167,13 @@ class Links:
             if len(asks) == len(sends) and all(each.outcome in ("failed", "duplicate") for each in others):
                 found = came & {ask.number, *(each.number for each in others)}
                 verdict.check(2, bool(found), f"{name}: draft {ask.number} was {ask.outcome}, but never delivered")
+
+    def _stored(self, send: Ask, asks: Sequence[Ask]) -> float:
+        """When the first try of a send was carried out, also if its reply was lost; infinity if that is not sure."""
+        following = min((each.since for each in asks if each.since > send.since), default=math.inf)
+        tries = [at for at in self.tries.get((send.topic, send.id), ()) if at < following]
+        is_certain = len(tries) == sum(each.since < following for each in asks) and tries[-1] > send.since
+        return tries[-1] if is_certain else math.inf
 
 
 class NotingCore(ReportingCore):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaos.topics import GROUPS, KEYED, LOADED, METERED, RESHARDED, RETURNED
+from simulation.company import Drawn, company
 from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS
 from simulation.strikes import FATES
 from simulation.ticks import TICKS
@@ -17,7 +18,8 @@ from simulation.ticks import TICKS
 __all__ = ["LIGHT_SETTINGS", "Cast", "Plan", "Step", "audited", "draw", "names_of"]
 
 _PLANS = {
-    "ok": 70,
+    "ok": 65,
+    "brief": 5,
     "fail1": 8,
     "fail2": 4,
     "retry": 5,
@@ -66,6 +68,7 @@ _FAULTS = {
     "kill": 10,
     "kill within": 10,
     "freeze": 8,
+    "a second life": 4,
     "stop": 8,
     "server is killed": 3,
     "server hangs": 4,
@@ -176,9 +179,6 @@ def draw(seed: str, seconds: float, *, calm: bool = False) -> Plan:
     return Plan(seed, seconds, cast, tuple(Step(number, *step) for number, step in enumerate(steps)))
 
 
-_Drawn = tuple[float, str, dict[str, Any]]
-
-
 def _cast(dice: random.Random) -> Cast:
     topics = dice.sample(["orders", RESHARDED, METERED, RETURNED, KEYED], dice.choice((1, 2, 2, 3)))
     return Cast(
@@ -186,7 +186,7 @@ def _cast(dice: random.Random) -> Cast:
         groups=GROUPS[: dice.choice((1, 2))],
         managers=dice.choice((1, 2, 2, 3)),
         workers=dice.choice((1, 1, 2)),
-        consumers=dice.choice((0, 0, 1)),
+        consumers=dice.choice((0, 0, 1, 2)),
         producers=dice.choice((1, 2)),
         ticks=dice.random() < 0.3,
         linkers=LINKERS[: dice.choice((0, 0, 1, 2))],
@@ -196,7 +196,7 @@ def _cast(dice: random.Random) -> Cast:
     )
 
 
-def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
+def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[Drawn]:
     rate = dice.choice((0.8, 1.5, 3.0))
     # Callers of one moment share a round trip.
     callers = dice.choice(((1, 1, 1, 3), (1, 1, 1, 3), (1, 1, 4, 16)))
@@ -229,7 +229,7 @@ def _sends(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
             yield at_s, what, facts
 
 
-def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
+def _links(dice: random.Random, cast: Cast, seconds: float) -> Iterator[Drawn]:
     """Chains and drafts, each under an id of its own."""
     at_s, chains, drafts = 0.0, 0, Counter[str]()
     while cast.linkers and (at_s := at_s + dice.expovariate(1.2)) < seconds:
@@ -288,7 +288,7 @@ class _Messages:
         }
 
 
-def _faults(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]:
+def _faults(dice: random.Random, cast: Cast, seconds: float) -> Iterator[Drawn]:
     rate = dice.choice((0.3, 0.8, 1.5))
     # Each run has some kinds only, so that rare ones meet often, too.
     kinds = dice.sample(list(_FAULTS), dice.randint(4, len(_FAULTS)))
@@ -300,34 +300,7 @@ def _faults(dice: random.Random, cast: Cast, seconds: float) -> Iterator[_Drawn]
         facts = draw(dice, cast) if draw else {}
         if facts is not None:
             yield at_s, what, facts
-            yield from _company(dice, cast, at_s, what, facts)
-
-
-def _company(dice: random.Random, cast: Cast, at_s: float, what: str, facts: dict[str, Any]) -> Iterator[_Drawn]:
-    """What comes with a step now and then, because by chance the two would hardly ever meet."""
-    if what == "reshard" and dice.random() < 0.25:
-        # As a fail-over: a server that lags loses any part of the reshard.
-        yield at_s + dice.uniform(0, 0.03), "server is killed", _DRAWS["server is killed"](dice, cast) or {}
-    elif what == "guest" and dice.random() < 0.5:
-        # Its drop takes some round trips, and a repair comes between two of them.
-        for _ in range(3):
-            yield at_s + facts["stay_s"] + dice.uniform(0, 0.06), "repair", {"topic": RESHARDED}
-    elif what == "skip" and cast.ticks_skip and dice.random() < 0.7:
-        # The tick before still waits.
-        yield max(0.0, at_s - dice.uniform(0, 2.5)), "pause", {"topic": TICKS, "seconds": dice.uniform(1, 5)}
-    elif what == "drop" and facts["shards"] and dice.random() < 0.4:
-        # A fail-over loses the reshard of a topic that was there before, and its operator closes the former shards.
-        yield max(0.0, at_s - 1.5), "drop", {"seconds": dice.uniform(4, 8), "shards": 0}
-        late = {"role": "operator", "command": "close_shard", "fate": "delay the request", "seconds": 1.5}
-        yield at_s, "strike", late | {"down_s": 0.1}
-        killed_s = dice.uniform(0.2, 0.8)
-        yield at_s + killed_s, "server is killed", {"loss_s": killed_s + dice.uniform(0, 0.5), "down_s": 0.01}
-    elif what == "drop" and dice.random() < 0.7:
-        # An operator is suspended, and goes on after others have dropped the topic and made it again.
-        command = dice.choice(("declare", "close_shard", "set_policy", "send", "drop"))
-        frozen = {"role": "operator", "command": command, "fate": "freeze after", "seconds": dice.uniform(0.5, 5)}
-        yield at_s, "strike", frozen | {"down_s": 0.1}
-        yield at_s + dice.uniform(0.1, 1), "drop", (_DRAWS["drop"](dice, cast) or {})
+            yield from company(dice, cast, at_s, what, facts)
 
 
 def _program(dice: random.Random, cast: Cast) -> str:
@@ -387,6 +360,10 @@ _DRAWS: dict[str, Callable[[random.Random, Cast], dict[str, Any] | None]] = {
     "freeze": lambda dice, cast: {
         "program": _program(dice, cast),
         "seconds": dice.choice((0.3, dice.uniform(1, 4), dice.uniform(3, 12))),
+    },
+    "a second life": lambda dice, cast: {
+        "program": dice.choice([name for name in names_of(cast) if name.startswith(("worker", "manager"))]),
+        "seconds": dice.choice((0.3, dice.uniform(1, 12))),
     },
     "stop": lambda dice, cast: {"program": _program(dice, cast)},
     "server is killed": lambda dice, _: {

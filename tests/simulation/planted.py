@@ -165,13 +165,6 @@ _ALL = (
         "    return set()\n",
     ),
     Plant(
-        "a reshard closes nothing",
-        "The former shards take new messages until they are drained.",
-        "manager/src/lisa_manager/resharding.py",
-        "    yield [producing.close_shard(after, keys) for keys in before.shards]\n    if policy.limits_revision:\n",
-        "    if policy.limits_revision:\n",
-    ),
-    Plant(
         "a dead letter under another id",
         "A dead letter gets another id each time that it is moved, so a move whose reply is lost is done twice.",
         "common/src/lisa_common/model/death.py",
@@ -269,6 +262,13 @@ _ALL = (
         "consumer/src/lisa_consumer/delivery/core.py",
         'f"{self.shown_name}-{secrets.token_hex(4)}{MARKING}"',
         'f"{self.shown_name}{MARKING}"',
+    ),
+    Plant(
+        "consumers of a process share a name",
+        "A consumer that looks for what a lost read has taken gives back what another one of its name has.",
+        "consumer/src/lisa_consumer/names.py",
+        "-{os.getpid()}-{secrets.token_hex(4)}",
+        "-{os.getpid()}",
     ),
     Plant(
         "a move of schedules loses the tick ahead",

@@ -22,6 +22,7 @@ from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings
+from simulation.beginnings import Life
 from simulation.holds import Hold, HoldingCore
 from simulation.links import CHAINS, DRAFTS, LINKED, LINKERS, Links, NotingCore
 from simulation.loop import PROGRAM, Loop, Program, within
@@ -35,6 +36,8 @@ URL = "redis://server:6379"
 _TIMEOUT_S = 2.0
 """Of every program, so that a silent connection is noticed within a short run."""
 _PATIENCE_S = 4.0
+_BRIEF_S = 0.3
+"""Long enough for a fault to come meanwhile, and shorter than any visibility timeout."""
 _LONG_S = 4.0
 """Longer than any visibility timeout of the load."""
 _HANDLER_S = 8.0
@@ -67,6 +70,8 @@ class Programs:
         self._held_back: set[tuple[str, str]] = set()
         """Groups and messages whose handlers have held their topic back."""
         self.holds: list[Hold] = []
+        self.lives: list[Life] = []
+        """Those of workers."""
         self.links = Links()
         self.ticks: list[Tick] = []
         """Each delivery of the schedules' topic."""
@@ -191,6 +196,7 @@ class Programs:
         worker = Worker(group, name=name, settings=_WORKER)
         # As in the chaos suite: the history needs what the worker reads and settles, with the times.
         worker._core = HoldingCore(PREFIX, group, name, self._history, self.holds)
+        self.lives.append(worker._core.life)
 
         @worker.on(*self._cast.topics, timeout=_HANDLER_S)
         async def handle(delivery: Delivery) -> None:
@@ -216,6 +222,8 @@ class Programs:
         """Does what the message tells its handler."""
         what, attempt = plan_of(delivery.body).what, delivery.attempt
         match what:
+            case "brief" if attempt == 1:
+                await asyncio.sleep(_BRIEF_S)
             case "long" if attempt == 1:
                 await asyncio.sleep(_LONG_S)
             case "hang" if attempt == 1:

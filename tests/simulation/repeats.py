@@ -1,6 +1,7 @@
 """How long the repeats of sends took to the server: the checker needs it, and only the network knows."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 from chaos.history import Repeated, now
@@ -17,6 +18,8 @@ class Repeats:
 
     def __init__(self) -> None:
         self.events: list[Repeated] = []
+        self.tries = defaultdict[tuple[str, str], list[float]](list)
+        """When first tries were carried out, by topic and id."""
         self._stored: dict[tuple[Program, str, bytes], float] = {}
         """When the first try of a send was carried out."""
 
@@ -33,6 +36,8 @@ class Repeats:
             place = program, topic, id
             if not due.startswith(b"~"):
                 # The call `close_shard` stores nothing; the send that it belongs to has gone to another shard.
-                self._stored |= {place: now()} if name != "close_shard" else {}
+                if name != "close_shard":
+                    self._stored[place] = now()
+                    self.tries[topic, id.decode()].append(now())
             elif place in self._stored:
                 self.events.append(Repeated(now(), since, self._stored[place], topic, id.decode()))

@@ -27,7 +27,7 @@ from lisa_common.model.keys import ShardKeys, dropped_key, schedules_key, topics
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.registry import read_mark
-from simulation import holds, ticks
+from simulation import beginnings, holds, ticks
 from simulation.clock import Clock
 from simulation.loop import PROGRAM, Loop, Program, within
 from simulation.network import Network
@@ -170,7 +170,7 @@ class World:
         """Somebody else starts a program again; an operator gives up."""
         self.network.note("dies", program.name)
         name = program.name.partition("#")[0]
-        if name not in self._names:
+        if self._running.get(name) is not program or name not in self._names:
             return
         down_s = 0.05 if self._is_calm else self._down_s.pop(program, 0.1)
         self._tell(f"{program.name} dies, and is started again after {down_s:.3g} s")
@@ -245,6 +245,10 @@ class World:
                     network.freeze(program, seconds)
                 else:
                     program.shift_us += facts["by_ms"] * 1_000
+            case "a second life" if program and program.is_alive:
+                # As on a machine that is taken for dead: the program is started elsewhere, and goes on here later.
+                network.freeze(program, seconds)
+                self._start(str(facts["program"]))
             case "server is killed" if self.server.runs:
                 seconds = facts["down_s"]
                 self._kill_server(facts["loss_s"])
@@ -437,7 +441,11 @@ class World:
             ticks.judge(verdict, seen, left, PERIOD_MS, outages, changes=changes, timeline=timeline, may_skip=may_skip)
         if not any(step.what == "server's clock steps" and step.facts["by_ms"] < 0 for step in self.plan.steps):
             holds.judge(verdict, self._programs.holds, events, outages)
+        others = groups if self.plan.cast.consumers else ()
+        beginnings.judge(verdict, self._programs.lives, outages, others)
         lasts = {step.facts["id"]: step.facts["last"] for step in self.plan.steps if step.what == "chain"}
+        if not {"server is full", "server's clock steps"} & {step.what for step in self.plan.steps}:
+            self._programs.links.tries = self.network.repeats.tries
         self._programs.links.judge(verdict, self.plan.cast.linkers, lasts, outages, self.network.repeats.events)
         outcome.violations = [f"promise {promise}: {text}" for promise, text in verdict.violations]
         told = [*self._story, *tell(outcome.violations, events)]
