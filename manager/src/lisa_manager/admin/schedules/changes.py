@@ -25,7 +25,7 @@ from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_list, check_mapping, check_name
 from lisa_manager.admin.schedules.states import existing_schedule, list_schedules
 from lisa_manager.admin.topics.policies import DEFAULT
-from lisa_manager.require_topic import require_topic
+from lisa_manager.queries import require_topic
 
 __all__ = ["ImportedSchedules", "delete_schedule", "import_schedules", "set_paused", "set_schedule", "skip_tick"]
 
