@@ -1,6 +1,7 @@
 """The test kit, used as its users do: on a server of its own, with the clients of a small shop."""
 
 import asyncio
+import math
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -375,7 +376,10 @@ def test_a_real_manager_beside_the_test(lisa: Lisa, shop: Shop) -> None:
     [
         (lambda lisa: lisa.advance(-1), "duration"),
         pytest.param(lambda lisa: lisa.advance(hours=-1), "duration", id="hours"),
+        pytest.param(lambda lisa: lisa.advance(seconds=math.nan), "duration", id="no time"),
         (lambda lisa: lisa.fail_once(Worker("g"), times=0), "times"),
+        pytest.param(lambda lisa: lisa.fail_once(Worker("g"), "no-handler"), "topic", id="no handler"),
+        pytest.param(lambda lisa: lisa.assert_not_sent("no topic"), "topic", id="no name"),
         (lambda _: make_delivery("a b"), "topic"),
         (lambda _: make_delivery("t", object()), "body"),
         (lambda _: make_delivery("t", headers={"a": 1}), "headers"),

@@ -16,7 +16,7 @@ from lisa_common.protocol import groups
 from lisa_common.protocol.call import command
 from lisa_common.protocol.registry import Topics
 from lisa_common.tls import NO_TLS
-from lisa_common.validation import Duration, check_int, duration_ms, moment_ms
+from lisa_common.validation import Duration, check_int, check_name, duration_ms, moment_ms
 from lisa_consumer import Worker
 from lisa_manager import Admin, DeadLetter, Found, ManagerSettings
 from lisa_producer import Producer, ProducerSettings, SendResult
@@ -115,7 +115,11 @@ class Lisa:
         What is stored becomes older; the clocks stay as they are. So a message that was due in two hours is due now,
         earlier leases run out, messages expire, dedup windows close. Durations add up. Raises InvalidInput.
         """
-        more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        units = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+        try:
+            more = timedelta(**units)
+        except (ValueError, OverflowError):
+            raise InvalidInput("duration", units, "a length of time") from None
         by_ms = duration_ms("duration", duration) + duration_ms("duration", more)
         if by_ms:
             found = layouts(self._connection, self.prefix)
@@ -175,9 +179,11 @@ class Lisa:
         `error` is raised before the handler runs; with `after`, once it has returned: its effects stay, and the message
         comes again, as when a worker dies. This is around the worker's middleware: before the handler, middleware does
         not run either; after it, middleware has seen a success, such as a transaction that is committed.
-        Raises InvalidInput for `times` below 1.
+        Raises InvalidInput for `times` below 1, and for a topic of which the worker has no handler.
         """
         check_int("times", times, 1, 1_000_000)
+        if topic is not None and not worker._routing.handles(topic):
+            raise InvalidInput("topic", topic, "one that the worker has a handler for")
         if error is None:
             error = RuntimeError("this delivery fails, as the test asked for it")
         self._failures.append(FailOnce(worker, topic, error, after, times))
@@ -203,9 +209,11 @@ class Lisa:
         """Asserts that a message was sent with all given values; with `count`, exactly so many. Returns the last one.
 
         `delay` and `at` are compared to the millisecond, a body by its JSON unless it is bytes or text.
+        Raises InvalidInput for a topic that cannot be one.
         """
         # The report of a failure shows the test, and not this function.
         __tracebackhide__ = True
+        check_name("topic", topic)
         wanted = {"id": id, "delay": delay, "at": at, "headers": headers}
         shown = ", ".join([f"{name}={value!r}" for name, value in wanted.items() if value is not None])
         if body is not _ANY:

@@ -65,6 +65,10 @@ class Routing:
         """The topics that have a handler by their names."""
         return list(self._routes)
 
+    def handles(self, topic: str) -> bool:
+        """Returns whether the topic has a handler, by its name or by a pattern."""
+        return topic in self._routes or any(each.pattern.fits(topic) for each in self._patterns)
+
     def registration(
         self,
         topics: Sequence[str],
