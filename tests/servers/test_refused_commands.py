@@ -98,6 +98,10 @@ async def _outcome(users: Users, role: RoleName, command: str, caplog: pytest.Lo
         # Redis 7.0 does not name what a script may not run.
         is_named = command in str(error).lower() or shown in str(error) or "`lisa-manager doctor` names" in str(error)
         return "needs" if is_named else f"is not named: {error}"
+    except TimeoutError:
+        # On a busy machine an expired message may need the very call that is refused.
+        if role is not RoleName.MANAGER:
+            raise
     # A command on hashes is refused on those of workers, too.
     if refused := [each for each in refusals_at(masked(url)) if each is not Optional.WORKERS]:
         assert refused == [OPTIONAL[command]]

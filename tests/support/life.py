@@ -27,7 +27,7 @@ class Life:
     admin_url: str
     shards: int = 1
 
-    async def live(self, *, patience_s: float = 240) -> None:
+    async def live(self, *, patience_s: float = 120) -> None:
         """Returns once every message has ended as it should. Raises the errors of a program, and TimeoutError."""
         async with AsyncAdmin(settings=ManagerSettings(redis_url=self.admin_url, prefix=self.prefix)) as admin:
             # On a busy machine leases may lapse again and again.
