@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -239,6 +239,14 @@ def _first_ids(server: Topic, /, **options: Any) -> list[str]:
 def _server_time(topic: Topic) -> str:
     seconds, microseconds = topic.client.time()
     return datetime.fromtimestamp(seconds + microseconds / 1e6, UTC).isoformat()
+
+
+def test_a_time_begins_with_its_millisecond(topic: Topic) -> None:
+    """Entries know no more of the time: what became ready later in the same millisecond does not stay behind."""
+    topic.send("a")
+    [(entry, _)] = topic.client.xrange(topic.keys.of("ready"))
+    start = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(entry.split(b"-")[0]), microseconds=999)
+    assert _first_ids(topic, topic="orders", startingOffsets=start.isoformat()) == ["a"]
 
 
 @pytest.mark.parametrize("shards", [1, 3])

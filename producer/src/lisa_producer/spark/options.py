@@ -313,8 +313,12 @@ def _is_within(ms: int | None, low: int | None, high: int | None) -> bool:
 def _start(text: object) -> object:
     if not isinstance(text, str) or text in ("earliest", "latest"):
         return text
+    moment = _read_moment(text)
+    if isinstance(moment, datetime):
+        # What became ready later in the same millisecond must not stay behind: entries know no more of the time.
+        moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
     try:
-        return moment_ms("", _read_moment(text))
+        return moment_ms("", moment)
     except InvalidInput:
         raise InvalidInput(
             "option startingOffsets", text, "earliest, latest, or a time with a zone, as 2027-03-01T08:00:00+01:00"
