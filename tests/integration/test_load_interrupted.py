@@ -18,7 +18,7 @@ from support.commands import Commands
 from support.processes import Programs
 
 _MANY = 80_000
-"""Lines of which a load is interrupted before the last: seconds of work."""
+"""A load of this number of lines takes seconds, so an interrupt comes before its end."""
 
 
 @pytest.fixture

@@ -459,7 +459,7 @@ def test_limits_know_of_time_that_passes(lisa: Lisa, shop: Shop) -> None:
 
 
 def test_keys_know_of_time_that_passes(lisa: Lisa, shop: Shop) -> None:
-    """What waits for a slot is older, too, and the index of what waits knows no earlier times of it."""
+    """Messages that wait for a slot grow older, and the index of these messages keeps no earlier times."""
     lisa.set_policy("orders", max_in_flight_per_key=1)
     for id in "ab":
         lisa.send("orders", 1, id=id, key="k")

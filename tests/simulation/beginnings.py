@@ -19,7 +19,7 @@ __all__ = ["Life", "judge"]
 
 @dataclass(slots=True)
 class Life:
-    """What one life of a worker has read, and the last entry of each shard that it has marked as begun."""
+    """The entries that one life of a worker has read, and the last one of each shard that it has marked as begun."""
 
     group: str
     read: list[tuple[ShardKeys, Entry, float]] = field(default_factory=list)

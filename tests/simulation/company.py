@@ -1,4 +1,4 @@
-"""What comes with a step now and then, because by chance the two would hardly ever meet."""
+"""Steps that accompany a drawn step. Drawn by themselves, the two would hardly ever meet."""
 
 import random
 from collections.abc import Iterator
@@ -97,13 +97,14 @@ def _lost_promotion(dice: random.Random, cast: "Cast", at_s: float, facts: dict[
         for number, each in enumerate(batch["messages"]):
             each["delay_ms"] = 3_700 + 40 * number
         yield sent_s, "batch", batch
+        # Of the kill itself, which these steps accompany.
         facts |= {"loss_s": dice.uniform(0.4, 1), "down_s": 0.01}
         if dice.random() < 0.5:
-            # Until the managers are back, nobody promotes them anew.
+            # The managers promote them again only after their own start.
             for number in range(cast.managers):
                 yield at_s, "kill", {"program": f"manager-{number}", "down_s": 1.0}
         else:
-            # They are promoted anew before one group settles, and read after that, while another group owes them.
+            # Managers promote them again before one group settles. The other group still owes them, and reads later.
             late = {"role": "worker", "command": "xreadgroup", "fate": "delay the request", "seconds": 1, "down_s": 0.1}
             for number in range(cast.workers):
                 yield at_s + 0.02, "strike", late

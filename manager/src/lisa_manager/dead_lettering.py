@@ -127,7 +127,7 @@ def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple
             new = [letter for letter in part if letter.outgoing.id not in known]
             count, error = yield from _store(shard, new)
         except Resharded:
-            before, layout = layout, (yield from topics.resolve_anew(target))
+            before, layout = layout, (yield from topics.resolve_again(target))
             if layout == before:
                 return sent, Refused(f"{target} was resharded, and the registry does not say where new messages go")
             parts = _by_shard(layout, [*part, *(letter for _, rest in parts for letter in rest)])

@@ -59,7 +59,7 @@ def _migrate(topics: Topics, name: str, fields: Mapping[str, Any]) -> Flow[int]:
         return 0
     schedule = Schedule.load(loaded["topic"], name, {key: loaded[key] for key in loaded if key != "topic"})
     version, since_ms = int(fields["version"]), int(fields.get("since", 0))
-    yield from topics.resolve_anew(schedule.topic)
+    yield from topics.resolve_again(schedule.topic)
     layout = yield from topics.declare(schedule.topic)
     home = yield from find_home(layout)
     keys = layout.shards[0] if home.clock is None else home.keys

@@ -132,7 +132,7 @@ _QUESTIONS: tuple[Call[Any], ...] = (
 
 
 def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str, str], str]:
-    """The fields of INFO and CLUSTER INFO, and the setting `save`. Raises LisaError where INFO is refused."""
+    """The fields of INFO and CLUSTER INFO with `min_replicas_to_write`; `save`. Raises LisaError if INFO is refused."""
     if isinstance(answer, LisaError):
         raise answer
     *sections, cluster, config = answer

@@ -9,7 +9,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.registry import Topics
 from lisa_producer.shared_flow import Request
 
-__all__ = ["declare", "refresh_after_reshard", "resolve", "resolve_after_reshard", "resolve_anew"]
+__all__ = ["declare", "refresh_after_reshard", "resolve", "resolve_after_reshard", "resolve_again"]
 
 T = TypeVar("T")
 
@@ -19,9 +19,9 @@ def resolve(topics: Topics, topic: str) -> Request:
     return Request(("resolve", topic), None, lambda items: _for_all(topics.resolve(topic), items))
 
 
-def resolve_anew(topics: Topics, topic: str) -> Request:
-    """Requests the layout, as `Topics.resolve_anew`."""
-    return Request(("resolve anew", topic), None, lambda items: _for_all(topics.resolve_anew(topic), items))
+def resolve_again(topics: Topics, topic: str) -> Request:
+    """Requests the layout, as `Topics.resolve_again`."""
+    return Request(("resolve again", topic), None, lambda items: _for_all(topics.resolve_again(topic), items))
 
 
 def resolve_after_reshard(topics: Topics, before: Layout) -> Request:
@@ -42,7 +42,7 @@ def _for_all(flow: Flow[T], items: Sequence[object]) -> Flow[list[T]]:
 def refresh_after_reshard(topics: Topics, before: Layout) -> Flow[Layout]:
     """The layout after a reshard, which a closed shard has reported. Raises OutcomeUnknown or Refused without one."""
     try:
-        layout = yield from topics.resolve_anew(before.topic)
+        layout = yield from topics.resolve_again(before.topic)
     except (Unreachable, Refused) as error:
         # An earlier try of the send may have been carried out.
         raise OutcomeUnknown(f"{before.topic} was resharded, and the registry does not answer: {error}") from error

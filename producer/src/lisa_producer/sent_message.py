@@ -151,5 +151,5 @@ def _ask_shards(topics: Topics, topic: str, id: str, ask: _Ask[T]) -> SharedFlow
                     return answer
         if is_cached:
             # Another program may have added shards.
-            layout = yield layout_requests.resolve_anew(topics, topic)
+            layout = yield layout_requests.resolve_again(topics, topic)
     return None

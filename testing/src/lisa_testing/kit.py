@@ -179,7 +179,7 @@ class Lisa:
         `error` is raised before the handler runs; with `after`, once it has returned: its effects stay, and the message
         comes again, as when a worker dies. This is around the worker's middleware: before the handler, middleware does
         not run either; after it, middleware has seen a success, such as a transaction that is committed.
-        Raises InvalidInput for `times` below 1, and for a topic of which the worker has no handler.
+        Raises InvalidInput for `times` below 1, and for a topic that the worker does not handle.
         """
         check_int("times", times, 1, 1_000_000)
         if topic is not None and not worker._routing.handles(topic):

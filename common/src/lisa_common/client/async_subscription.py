@@ -80,7 +80,7 @@ class _Echo:
         """When the latest call was published that has not been heard."""
         self._is_heard = False
         self.is_refused = False
-        """Whether the server refuses this user PUBLISH. Then a PING tests the link."""
+        """The server refuses PUBLISH to this user, so a PING tests the link."""
 
     def call(self) -> None:
         """Publishes if it is time, without waiting for that."""

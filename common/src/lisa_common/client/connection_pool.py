@@ -75,7 +75,7 @@ class _Line:
     def _take_connection(self, place: Place) -> None:
         try:
             connection = self._idle.pop()
-        except IndexError:  # another thread has taken the last one
+        except IndexError:  # none is idle
             connection = None
         place.connection = connection or self._make()
 

@@ -291,7 +291,7 @@ class Topics:
         """Shards and policy of a topic. Raises InvalidInput for an invalid name. Writes nothing."""
         known = self._known.get(check_name("topic", topic))
         if known is None or self.clock() >= known.until:
-            return (yield from self.resolve_anew(topic))
+            return (yield from self.resolve_again(topic))
         return known.layout
 
     def resolve_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
@@ -340,7 +340,7 @@ class Topics:
         known = self._known.get(topic)
         return known.layout if known else None
 
-    def resolve_anew(self, topic: str) -> Flow[Layout]:
+    def resolve_again(self, topic: str) -> Flow[Layout]:
         """As `resolve`, but always reads the registry."""
         yield from self._read([check_name("topic", topic)])
         return self._known[topic].layout

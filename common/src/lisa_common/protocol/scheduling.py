@@ -148,7 +148,7 @@ def change(topics: Topics, topic: str, name: str, changed: Changed, *, sends: bo
 
     With `sends`, it declares the topic, first sends what is due by the former definition, and then the tick ahead.
     """
-    layout = yield from topics.resolve_anew(topic)
+    layout = yield from topics.resolve_again(topic)
     made: list[Change] = []
     for _ in range(_TRIES):
         home = yield from find_home(layout)
@@ -160,7 +160,7 @@ def change(topics: Topics, topic: str, name: str, changed: Changed, *, sends: bo
                 return made[0]._replace(after=made[-1].after)
         except Resharded:
             is_moving = True
-        layout = yield from topics.resolve_anew(topic)
+        layout = yield from topics.resolve_again(topic)
         if is_moving and not sends:
             yield _wake(layout)
             raise Refused(f"the schedules of {topic} are moving to other shards; try again")

@@ -44,12 +44,12 @@ def check_middleware(value: Any) -> Middleware:
 
 
 def is_function(value: object) -> bool:
-    """Whether a value can be called as a function. A class is none: a call would only make an object."""
+    """Returns True for a callable that is no class: calling a class only makes an object."""
     return callable(value) and not inspect.isclass(value)
 
 
 def takes(function: Callable[..., object], count: int) -> bool:
-    """Whether a function takes this number of arguments; True where its signature is not known."""
+    """Returns True if a function accepts this number of arguments, or if its signature is unknown."""
     try:
         # A decorator's function counts, whatever it wraps.
         signature = inspect.signature(function, follow_wrapped=False)

@@ -21,6 +21,7 @@ from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import check_has_run
 from lisa_consumer.handling.outcomes import outcome_of
 from lisa_consumer.handling.wishes import deciding_error, is_wish
+from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import HANDLER
 from lisa_consumer.worker.held import GIVE_BACK, HeldDelivery
 from lisa_consumer.worker.leases import Leases
@@ -69,6 +70,8 @@ class Executor:
         self._begun = asyncio.Event()
         """Set when something has begun, or went back."""
         self._is_cancelling = False
+        self._counted = 0
+        """Running calls, as metrics have them."""
 
     # The loops
 
@@ -94,6 +97,13 @@ class Executor:
         """Waits until something begins or goes back, but no longer than so many seconds."""
         self._begun.clear()
         await wait_at_most(self._begun, seconds)
+
+    def count_running(self) -> None:
+        """Tells metrics how many calls run."""
+        running = len(self.running)
+        # Several workers of a process share the gauge.
+        METRICS.count("lisa_handlers_running", by=running - self._counted)
+        self._counted = running if METRICS.on else 0
 
     async def _start(self, started: Sequence[HeldDelivery], until: float) -> float:
         """Starts calls of handlers. Returns until when others may follow before the event loop has its turn."""

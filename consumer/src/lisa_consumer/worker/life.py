@@ -13,7 +13,6 @@ from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.handling.handler import Route
-from lisa_consumer.metrics import METRICS
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker.executor import Executor
 from lisa_consumer.worker.fetcher import Fetcher
@@ -41,9 +40,6 @@ _LATE_ALONE_S = 30.0
 
 class Life:
     """A delivery walks from the fetcher to the queue, the executor and the settler, once; see `held.py`."""
-
-    _counted = 0
-    """Running handlers, as metrics have them."""
 
     def __init__(
         self,
@@ -148,7 +144,7 @@ class Life:
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
         self._health.check("handlers", self._stalls.find_problem)
-        services = self._settler.run(), self.leases.run(self.routes), self._health.run(self._count_running)
+        services = self._settler.run(), self.leases.run(self.routes), self._health.run(self._executor.count_running)
         settling, keeping, *aside = map(asyncio.create_task, services)
         executor = self._executor
         loops = self._fetcher.run(), executor.run(), executor.run_marked(), self._watch(), self._stopping.wait()
@@ -168,7 +164,7 @@ class Life:
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
             await asyncio.wait((settling,), timeout=self._drain_s + 1)
             await cancel_all(settling, keeping, *aside)
-            self._count_running()
+            self._executor.count_running()
 
     async def _watch(self) -> None:
         """Gives back what waits for longer than a visibility timeout behind handlers that do not end."""
@@ -196,12 +192,6 @@ class Life:
                 running = [held for held in self.leases.held if held.delivery.topic == topic and held.is_running]
                 self._stalls.begin(topic, running, self.leases.visibility_s(topic))
         self._executor.give_back_each(overdue)
-
-    def _count_running(self) -> None:
-        running = len(self._executor.running)
-        # Several workers of a process share the gauge.
-        METRICS.count("lisa_handlers_running", by=running - self._counted)
-        self._counted = running if METRICS.on else 0
 
     # The stop
 

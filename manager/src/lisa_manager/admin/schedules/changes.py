@@ -96,7 +96,7 @@ def skip_tick(topics: Topics, topic: str, name: str) -> Flow[int | None]:
     """Leaves out the next tick. Returns that tick, in ms since 1970; None for a schedule that has no more."""
     check_name("schedule", name)
     for _ in range(_TRIES):
-        home = yield from find_home((yield from topics.resolve_anew(topic)))
+        home = yield from find_home((yield from topics.resolve_again(topic)))
         if home.is_moving:
             continue
         stored, mark, now_ms = yield [get_definition(home.keys, name), get_mark(home.keys, name), server_time()]

@@ -102,7 +102,7 @@ def _send(topics: Topics, schedule: Schedule, ticks: Sequence[tuple[str, int]], 
                 dues: list[int] = yield producing.send(keys, part, repeatable=True)
                 sent += sum(1 for due in dues if due)
         except Resharded:
-            layout = yield from topics.resolve_anew(schedule.topic)
+            layout = yield from topics.resolve_again(schedule.topic)
         else:
             return sent
     raise Refused(f"{schedule.topic} was resharded, and the registry does not say where new messages go")
