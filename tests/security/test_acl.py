@@ -399,7 +399,7 @@ def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
         producer.send(OURS, "x", id="after a reshard")
         consumer.ack(*consumer.read(wait=30))
     with Connection(user_url(server, RoleName.READER, PREFIX), name="reader") as connection:
-        connection.run(Topics(PREFIX).resolve(OURS))
+        connection.run(Topics(PREFIX).resolve_each([OURS, "missing"]))
 
 
 def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:

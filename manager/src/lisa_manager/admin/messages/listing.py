@@ -21,6 +21,7 @@ from lisa_common.protocol.paging import PAGED, Page
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_bool, check_int, check_name
+from lisa_manager.admin.groups.debts import require_group
 from lisa_manager.admin.messages.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
 from lisa_manager.queries import entries, require_topic
 
@@ -110,6 +111,8 @@ def list_messages(
             selected = [message for message in listed if group != "" or not message.group]
             budget.messages -= len(selected)
             messages += selected
+    if not messages:
+        yield from require_group(layout, group)
     return MessagePage(tuple(messages), None)
 
 
