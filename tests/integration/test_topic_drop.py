@@ -379,7 +379,7 @@ def test_a_send_soon_after_a_drop_takes_the_shards_that_the_topic_had(
 
 
 def test_a_send_soon_after_a_drop_is_never_refused_for_the_shards_that_the_topic_had(
-    admin: Admin, producer: Producer, client: redis.Redis, prefix: str
+    admin: Admin, producer: Producer
 ) -> None:
     """They went with a limit of the dropped topic's own. Patterns give the new one less than a message for each."""
     admin.set_pattern_policy("orders", {"max_in_flight": 2})
@@ -396,7 +396,8 @@ def test_groups_that_join_a_dropped_topic_miss_no_message_of_the_next(
     admin.create_topic("orders", shards=2)
     admin.drop_topic("orders")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
-    with Consumer("orders", "billing", settings=settings) as billing, Consumer("orders", "mail", settings=settings) as mail:
+    groups = [Consumer("orders", group, settings=settings) for group in ("billing", "mail")]
+    with groups[0] as billing, groups[1] as mail:
         assert billing.read() == mail.read() == []
         producer.send_many("orders", [Message(body=b"x", id=f"m{number}") for number in range(8)])
         assert len(billing.read()) == len(mail.read()) == 8

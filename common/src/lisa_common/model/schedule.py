@@ -162,9 +162,9 @@ class Schedule(BaseModel):
         return schedule
 
     def check_future(self, now_ms: int, before: "Schedule | None") -> None:
-        """Raises InvalidInput where `until` leaves it no tick, unless it has the rhythm of `before`, which has just ended.
+        """Raises InvalidInput where `until` leaves no tick, unless the schedule `before` had this rhythm and has ended.
 
-        Not for workers: their code stays as it is when a schedule has ended.
+        Workers do not ask: their code stays as it is when a schedule has ended.
         """
         if self.until_ms is None or (before is not None and self.has_rhythm_of(before)):
             return

@@ -56,7 +56,7 @@ class AsyncAdmin(AsyncServerAdmin):
     async def sizes(self, topic: str | None = None) -> list[TopicSizes]:
         """How many messages one topic holds, or each topic, by state and group. Raises UnknownTopic.
 
-        Cheap: two or three round trips for up to 250 shards, as a rule. A topic that cannot be read says so in `damage`.
+        Cheap: two or three round trips for up to 250 shards. A topic that cannot be read says so in `damage`.
         """
         return await self._run(status.read_sizes(self._prefix, topic))
 

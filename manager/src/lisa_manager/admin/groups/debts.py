@@ -88,9 +88,10 @@ def require_group(layout: Layout, group: str | None) -> Flow[None]:
 
     Reads all that copies name where the group does not exist.
     """
-    if group and group not in (yield from group_names(layout.served)):
-        if all(debt.group != group for debt in (yield from read_groups(layout))):
-            raise UnknownGroup(layout.topic, group)
+    if not group or group in (yield from group_names(layout.served)):
+        return
+    if all(debt.group != group for debt in (yield from read_groups(layout))):
+        raise UnknownGroup(layout.topic, group)
 
 
 def read_groups(layout: Layout) -> Flow[list[GroupDebt]]:
