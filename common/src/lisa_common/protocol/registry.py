@@ -241,13 +241,13 @@ def with_revision(before: Policy, after: Policy, now_ms: int) -> Policy:
 
 
 def declare_topic(
-    prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes | None = None
+    prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes | None = None, *, repeatable: bool = True
 ) -> Flow[Policy | None]:
     """Registers a topic with these fields of its own, and those of patterns. Returns its policy; None where it exists.
 
     `patterns` are the stored policies of patterns as far as they are known. A topic that was dropped lately
     gets the shards that it had. Raises InvalidInput where its own fields do not go with those of patterns, or with its
-    name.
+    name. A repeat after a lost reply would find the topic that it has declared.
     """
     past = yield from read_past(prefix, topic, own)
     while True:
@@ -256,7 +256,11 @@ def declare_topic(
         if policy.is_limited:
             policy = with_revision(DEFAULT_POLICY, policy, (yield server_time()))
         reply: int | bytes = yield script(
-            *("declare", ShardKeys(prefix, topic)), topic=topic, policy=policy.dump(), patterns=patterns or b""
+            *("declare", ShardKeys(prefix, topic)),
+            repeatable=repeatable,
+            topic=topic,
+            policy=policy.dump(),
+            patterns=patterns or b"",
         )
         if not isinstance(reply, bytes):
             break

@@ -72,7 +72,7 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     own = _changed(DEFAULT_POLICY, fields)
     if "burst" in own:
         _check_burst(own, parse_patterns((yield command("HGET", topics_key(prefix), PATTERNS))).resolve(topic, own))
-    created = yield from declare_topic(prefix, topic, own)
+    created = yield from declare_topic(prefix, topic, own, repeatable=False)
     yield from _renew(prefix, topic, created or Policy.of(own))
     if created is not None and created.is_limited:
         # A producer may have set those of a dropped topic late.
