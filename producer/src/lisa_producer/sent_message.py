@@ -112,7 +112,7 @@ class _Change:
                 raise lost from error
 
     def _read_sent_ms(self, keys: ShardKeys, lost: OutcomeUnknown) -> Generator[Request, Any, int]:
-        """When the message of the id was sent, 0 for a cancelled one; raises `lost` if it may be a later one, or none."""
+        """When the message of the id was sent, 0 for a cancelled one; raises `lost` if it may be another or is gone."""
         message, now_ms = yield Request(("look", keys), self._id, lambda ids: _look_up(keys, ids))
         if message is not None and message.state is State.CANCELLED:
             return 0
