@@ -90,10 +90,7 @@ def list_messages(
     if check_bool("newest_first", newest_first) and state is not State.GARBAGE:
         raise InvalidInput("newest_first", newest_first, f"False for {state} messages")
     budget = _Budget(check_int("limit", limit, 1, _MOST), newest_first=newest_first)
-    if group:
-        check_name("group", group)
-    if group is not None and state is State.WAITING:
-        raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
+    _check_group(group, state)
     if cursor is not None:
         # A wrong cursor is refused before the server is asked.
         read_cursor(cursor, state)
@@ -114,6 +111,13 @@ def list_messages(
     if not messages:
         yield from require_group(layout, group)
     return MessagePage(tuple(messages), None)
+
+
+def _check_group(group: str | None, state: State) -> None:
+    if group:
+        check_name("group", group)
+    if group is not None and state is State.WAITING:
+        raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
 
 
 @dataclass(slots=True)
