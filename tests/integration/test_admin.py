@@ -209,8 +209,12 @@ async def test_what_cannot_be_listed_is_refused(admin: Any, busy: Queue) -> None
         await admin.messages("orders", State.READY, limit=1_001)
     with pytest.raises(InvalidInput, match="group must be None for waiting messages"):
         await admin.messages("orders", State.WAITING, group="billing")
-    with pytest.raises(UnknownGroup):
-        await admin.messages("orders", State.READY, group="nope")
+    for state in (State.READY, State.DELIVERED, State.RETRY, State.GARBAGE):
+        with pytest.raises(UnknownGroup):
+            await admin.messages("orders", state, group="nope")
+    for call in (admin.garbage, admin.count_garbage, admin.summarize_garbage):
+        with pytest.raises(UnknownGroup):
+            await call("orders", GarbageFilter(group="nope"))
     with pytest.raises(UnknownTopic):
         await admin.messages("nope", State.READY)
     assert busy.keys.topic == "orders"
@@ -354,6 +358,9 @@ async def test_groups_are_made_and_dropped(admin: Any, busy: Queue) -> None:
     assert debts.keys() == {"billing", "mail"}
     assert (debts["billing"].owes, debts["mail"].owes) == (True, False)
     assert await admin.drop_group("orders", "mail") == DroppedGroup(done=True, ended=0)
+    for force in (False, True):
+        with pytest.raises(UnknownGroup):
+            await admin.drop_group("orders", "mail", force=force)
     assert await admin.drop_group("orders", "billing") == DroppedGroup(done=False, ended=0)
     assert (await admin.drop_group("orders", "billing", force=True)).ended == 4
     assert busy.contents().records.keys() == {"waiting"}

@@ -216,6 +216,24 @@ async def test_a_change_whose_reply_is_lost_is_unknown_though_the_server_is_away
         assert (found is None) == (change == "cancel")
 
 
+@pytest.mark.parametrize("change", ["cancel", "reschedule"])
+async def test_a_change_whose_reply_is_lost_does_not_pass_for_one_of_no_message(
+    producers: Producers, own_server: OwnServer, prefix: str, change: str
+) -> None:
+    """The message is gone, by the first try, or because that made it due: "unknown" would tell its caller otherwise."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
+        producer = producers(proxy.url)
+        await producer.send("orders", b"x", id="one", delay=60)
+        options = {} if change == "cancel" else {"delay": 90}
+        assert await getattr(producer, change)("orders", "none", **options) == "unknown"  # the server has the script
+        changing = await _cut_off(proxy, getattr(producer, change)("orders", "one", **options))
+        await direct.cancel("orders", "one")
+        proxy.lead_to(server.port)
+        with pytest.raises(OutcomeUnknown):
+            await changing
+
+
 async def test_a_cancel_whose_reply_is_lost_does_not_pass_for_one_that_came_too_late(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:

@@ -402,6 +402,35 @@ def test_an_import_prunes_beside_another(admin: Admin, redis_url: str, prefix: s
     assert deleted == {("orders/b",), ("orders/a", "orders/b")}
 
 
+def test_a_schedule_that_can_never_tick_is_refused(admin: Admin) -> None:
+    """Its `until` has passed, or comes before its first tick; of an import nothing is written then."""
+    now = datetime.now(UTC)
+    start = datetime(now.year + 1, 1, 1, 0, 0, 1, tzinfo=UTC)
+    for fields in ({"until": now - timedelta(hours=1)}, {"start": start, "until": start + timedelta(hours=1)}):
+        with pytest.raises(InvalidInput, match=r"until must be \d{4}-.*Z, its next tick, or later; got \d{4}-"):
+            admin.set_schedule("orders", "s", cron="@daily", **fields)
+        with pytest.raises(InvalidInput, match="until of schedule orders/s must be"):
+            admin.import_schedules({"orders": {"first": {"every": 60}, "s": {"cron": "@daily", **fields}}})
+    assert admin.list_schedules() == []
+
+
+def test_a_schedule_that_has_ended_stays(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be imported again, changed but for its rhythm, and declared by a worker whose code still has it."""
+    ended = {"every": 60, "until": datetime.now(UTC) - timedelta(hours=1)}
+    with monkeypatch.context() as patch:
+        patch.setattr(Schedule, "check_future", lambda *_: None)
+        admin.set_schedule("orders", "s", **ended)
+    assert admin.import_schedules({"orders": {"s": ended}}).unchanged == ("orders/s",)
+    assert admin.set_schedule("orders", "s", body="other")
+    assert admin.pause_schedule("orders", "s")
+    assert admin.resume_schedule("orders", "s")
+    assert admin.schedule("orders", "s").next_ms is None
+    with pytest.raises(InvalidInput, match="until must be"):
+        admin.set_schedule("orders", "s", every=120)
+    assert admin.set_schedule("orders", "s", until=None)
+    Worker("jobs").add_schedule("orders", "s", **ended)
+
+
 def test_run_now_and_backfill(admin: Admin) -> None:
     """Beside the ticks; a backfill that is repeated within the dedup window sends nothing more."""
     admin.set_schedule("orders", "s", every=60)
@@ -457,6 +486,7 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
         (["set", "orders", "x", "--cron", "0 0 31 2 *"], "cron must be five fields"),
         (["show", "orders", "gone"], "there is no schedule 'gone' of topic 'orders'"),
         (["set", "orders", "x"], "schedule must be given at least one field"),
+        (["set", "orders", "x", "--every", "1h", "--until", "2020-01-01T00:00Z"], "its next tick, or later; got 2020"),
         (["set", "orders", "x", "--every", "1h", "--header", "a=1", "--header", "a=2"], "header must be given once"),
     ):
         ran = commands.manager("schedule", *words)

@@ -13,6 +13,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import OutcomeUnknown, Refused, UnknownTopic
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, IndependentCalls
 from lisa_common.protocol.registry import read_mark
@@ -359,3 +360,44 @@ def test_a_drop_that_one_shard_refuses_is_done_in_part(
     assert _registered(client, prefix)
     assert admin.drop_topic("orders", force=True).done
     assert keys_left(client, prefix) == [dropped_key(prefix)]
+
+
+def test_a_send_soon_after_a_drop_takes_the_shards_that_the_topic_had(
+    admin: Admin, producer: Producer, client: redis.Redis, redis_url: str, prefix: str
+) -> None:
+    """A producer from before the drop still sends to them, and closes former ones; no manager runs."""
+    admin.create_topic("orders")
+    admin.reshard("orders", 4)
+    producer.send("orders", b"x", id="m0", delay=60)
+    admin.drop_topic("orders", force=True)
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as late:
+        for number, each in enumerate((late, producer, late)):
+            assert each.send("orders", b"x", id=f"m{number}", delay=60).outcome == "sent"
+    stored: Any = client.hget(topics_key(prefix), "orders")
+    assert Policy.load(stored) == Policy(shards=4, former=(1,))
+    assert [sizes.waiting for sizes in admin.sizes()] == [3]
+
+
+def test_a_send_soon_after_a_drop_is_never_refused_for_the_shards_that_the_topic_had(
+    admin: Admin, producer: Producer
+) -> None:
+    """They went with a limit of the dropped topic's own. Patterns give the new one less than a message for each."""
+    admin.set_pattern_policy("orders", {"max_in_flight": 2})
+    admin.create_topic("orders", shards=4, max_in_flight=8)
+    admin.drop_topic("orders")
+    assert producer.send("orders", b"x", delay=60).outcome == "sent"
+    assert admin.policy("orders").shards == 1
+
+
+def test_groups_that_join_a_dropped_topic_miss_no_message_of_the_next(
+    admin: Admin, producer: Producer, redis_url: str, prefix: str
+) -> None:
+    """Who declares it again gives it the shards that it had: so the groups are made there."""
+    admin.create_topic("orders", shards=2)
+    admin.drop_topic("orders")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    groups = [Consumer("orders", group, settings=settings) for group in ("billing", "mail")]
+    with groups[0] as billing, groups[1] as mail:
+        assert billing.read() == mail.read() == []
+        producer.send_many("orders", [Message(body=b"x", id=f"m{number}") for number in range(8)])
+        assert len(billing.read()) == len(mail.read()) == 8

@@ -398,8 +398,9 @@ def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
     with _producer(server) as producer, _consumer(server) as consumer:
         producer.send(OURS, "x", id="after a reshard")
         consumer.ack(*consumer.read(wait=30))
-    with Connection(user_url(server, RoleName.READER, PREFIX), name="reader") as connection:
-        connection.run(Topics(PREFIX).resolve(OURS))
+    for role, name in ((RoleName.CONSUMER, "lisa-consumer"), (RoleName.READER, "reader")):
+        with Connection(user_url(server, role, PREFIX), name=name) as connection:
+            connection.run(Topics(PREFIX).resolve_each([OURS, "missing"]))
 
 
 def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:

@@ -13,7 +13,7 @@ import redis
 from chaos.draining import Room, owed_to
 from chaos.history import Asked, Problem, Told, Visit, now
 from chaos.topics import PREFIX, RESHARDED, policies_with
-from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
+from lisa_common.errors import InvalidInput, LisaError, UnknownGroup, UnknownTopic
 from lisa_common.model.keys import ShardKeys, split_copy
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.jobs import reserve
@@ -157,9 +157,10 @@ class Operators:
                 await undo(admin)
             for guest, since in list(self._guests.items()):
                 self._blame(9, since, not self._has_group(guest), f"{guest}: it is a group after its drop")
-                await admin.drop_group(RESHARDED, guest, force=True)
-            for topic in self._spares:
                 # A drop whose reply was lost is done already.
+                with suppress(UnknownGroup):
+                    await admin.drop_group(RESHARDED, guest, force=True)
+            for topic in self._spares:
                 with suppress(UnknownTopic):
                     await admin.drop_topic(topic, force=True)
 

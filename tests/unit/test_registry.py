@@ -17,8 +17,8 @@ def resolved(topics: Topics, names: Collection[str], reply: Any) -> tuple[dict[s
         next(flow)
         asked = True
         flow.throw(reply) if isinstance(reply, LisaError) else flow.send(reply)
-        # Some are missing; there are no policies of patterns.
-        flow.send([None])
+        # Some are missing: none was dropped lately, and there are no policies of patterns.
+        flow.send([[None] * len(reply), [None]])
     except StopIteration as stop:
         return stop.value, asked
     raise AssertionError

@@ -112,14 +112,15 @@ class _Change:
                 raise lost from error
 
     def _read_sent_ms(self, keys: ShardKeys, lost: OutcomeUnknown) -> Generator[Request, Any, int]:
-        """When the message with the id was sent, 0 without one; raises `lost` if that may be a later message."""
+        """When the message of the id was sent, 0 for a cancelled one; raises `lost` if it may be another or is gone."""
         message, now_ms = yield Request(("look", keys), self._id, lambda ids: _look_up(keys, ids))
-        if message is None or message.state is State.CANCELLED:
+        if message is not None and message.state is State.CANCELLED:
             return 0
         tried_ms = (time.monotonic() - self._began) * 1000
-        # Without a record: some group has acked its copy, and the lost try may have removed those of others. A message
-        # must be older by a whole millisecond, as the server's times are cut to milliseconds.
-        if message.record is None or now_ms - message.record.sent_ms - 1 < tried_ms:
+        # Without a record: some group has acked its copy, and the lost try may have removed those of others. Without a
+        # message: the lost try may have cancelled it, or made it due at once. A message must be older by a whole
+        # millisecond, as the server's times are cut to milliseconds.
+        if message is None or message.record is None or now_ms - message.record.sent_ms - 1 < tried_ms:
             raise lost
         sent_ms: int = message.record.sent_ms
         return sent_ms

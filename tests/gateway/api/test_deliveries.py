@@ -184,5 +184,7 @@ def test_topics_and_groups(http: httpx.Client, topic: str) -> None:
     assert http.delete(f"{path}/groups/billing").status_code == 409
     assert http.delete(path).status_code == 409
     assert http.delete(f"{path}/groups/billing", params={"force": True}).json()["ended"] == 1
+    again = http.delete(f"{path}/groups/billing")
+    assert (again.status_code, again.json()["type"]) == (404, "urn:lisa:problem:unknown-group")
     assert http.delete(path, params={"force": "true"}).json() == {"topic": topic, "messages": 0}
     assert http.delete(path).status_code == 404

@@ -86,6 +86,7 @@ ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
         registry="evalsha hget hmget hsetnx",
+        dropped="hmget",
         managers="zcard",
         on={
             "waiting": "zadd zcount zrange zrem zscore",
@@ -113,6 +114,7 @@ ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        dropped="hmget",
         workers="hdel hset",
         wishes="hmget",
         managers="zcard",
@@ -142,7 +144,7 @@ ROLES = {
         channel="publish subscribe",
         events="publish subscribe",
         registry="evalsha hdel hget hgetall hmget hset hsetnx",
-        dropped="evalsha hdel hget hgetall hset",
+        dropped="evalsha hdel hget hgetall hmget hset",
         idle="hdel hgetall hmget hset",
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
@@ -175,6 +177,7 @@ ROLES = {
     RoleName.READER: Role(
         keyless=f"{_CONNECTED} script|load",
         registry="hmget",
+        dropped="hmget",
         on={
             "waiting": "zcount zrange",
             # A pattern, as no script of a reader uses this key.

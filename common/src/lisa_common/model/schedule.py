@@ -161,6 +161,19 @@ class Schedule(BaseModel):
             raise InvalidInput("jitter", self.jitter_ms / 1000, f"at most {gap_ms / 1000:g} s, the distance of ticks")
         return schedule
 
+    def check_future(self, now_ms: int, before: "Schedule | None") -> None:
+        """Raises InvalidInput where `until` leaves no tick, unless the schedule `before` had this rhythm and has ended.
+
+        Workers do not ask: their code stays as it is when a schedule has ended.
+        """
+        if self.until_ms is None or (before is not None and self.has_rhythm_of(before)):
+            return
+        start = now_ms if self.from_ms is None else max(now_ms, self.from_ms - 1)
+        tick = next(self.rhythm.after(start), None)
+        if tick is not None and tick > self.until_ms:
+            expected = f"{iso_of(tick)}, its next tick, or later"
+            raise InvalidInput("until", Verbatim(iso_of(self.until_ms)), expected)
+
     @property
     def rhythm(self) -> Rhythm:
         """When it ticks, without its limits."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -30,8 +30,10 @@ __all__ = [
     "parse_topic",
     "read_dropped",
     "read_mark",
+    "read_past",
     "read_registry",
     "registered",
+    "resolve_new",
     "store_patterns",
     "store_policy",
     "with_revision",
@@ -150,6 +152,38 @@ def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
     return int(at) if at.isdigit() else 0, Layout(prefix, name, parse_topic(name, policy or b"{}").policy)
 
 
+def read_past(prefix: str, topic: str, own: Mapping[str, Any]) -> Flow[dict[str, Any]]:
+    """What a topic that is declared has of one that was dropped lately, by name: its shards, former ones included.
+
+    Programs that do not know of the drop yet use all of them. Raises InvalidInput where its own fields have others.
+    """
+    [mark] = yield command("HMGET", dropped_key(prefix), topic)
+    past = _past_of(prefix, topic, mark)
+    shards = past.get("shards", DEFAULT_POLICY.shards)
+    if mark is not None and own.get("shards", shards) != shards:
+        expected = f"{shards} until all producers have noticed the recent drop of the topic"
+        raise InvalidInput("policy field shards", own["shards"], expected)
+    return past
+
+
+def _past_of(prefix: str, topic: str, mark: bytes | None) -> dict[str, Any]:
+    dropped = DEFAULT_POLICY if mark is None else read_mark(prefix, topic, mark)[1].policy
+    # By the revision, managers know that the topic had limits, which a producer may set late.
+    kept = ("shards", "former", "drained", "limits_revision")
+    return {name: getattr(dropped, name) for name in kept if getattr(dropped, name) != getattr(DEFAULT_POLICY, name)}
+
+
+def resolve_new(patterns: bytes | None, topic: str, own: Mapping[str, Any], past: Mapping[str, Any]) -> Policy:
+    """The policy of a topic that is declared, by its own fields, the stored policies of patterns, and `read_past`."""
+    try:
+        return parse_patterns(patterns).resolve(topic, {**own, **past})
+    except InvalidInput:
+        if own or not past:
+            raise
+        # So many shards went with limits of the former topic's own. No send fails for that.
+        return parse_patterns(patterns).resolve(topic, {})
+
+
 def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     topics = {}
     for name, stored in pairs(reply):
@@ -207,20 +241,26 @@ def with_revision(before: Policy, after: Policy, now_ms: int) -> Policy:
 
 
 def declare_topic(
-    prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes | None = None
+    prefix: str, topic: str, own: Mapping[str, Any], patterns: bytes | None = None, *, repeatable: bool = True
 ) -> Flow[Policy | None]:
     """Registers a topic with these fields of its own, and those of patterns. Returns its policy; None where it exists.
 
-    `patterns` are the stored policies of patterns as far as they are known. If they are right, this is one round trip.
-    Raises InvalidInput where its own fields do not go with those of patterns, or with its name.
+    `patterns` are the stored policies of patterns as far as they are known. A topic that was dropped lately
+    gets the shards that it had. Raises InvalidInput where its own fields do not go with those of patterns, or with its
+    name. A repeat after a lost reply would find the topic that it has declared.
     """
+    past = yield from read_past(prefix, topic, own)
     while True:
-        policy = parse_patterns(patterns).resolve(topic, own)
+        policy = resolve_new(patterns, topic, own, past)
         _check_letters(topic, policy)
         if policy.is_limited:
             policy = with_revision(DEFAULT_POLICY, policy, (yield server_time()))
         reply: int | bytes = yield script(
-            *("declare", ShardKeys(prefix, topic)), topic=topic, policy=policy.dump(), patterns=patterns or b""
+            *("declare", ShardKeys(prefix, topic)),
+            repeatable=repeatable,
+            topic=topic,
+            policy=policy.dump(),
+            patterns=patterns or b"",
         )
         if not isinstance(reply, bytes):
             break
@@ -386,13 +426,17 @@ class Topics:
         policies: list[bytes | None] = yield command(
             "HMGET", topics_key(self.prefix), *topics, decode=lambda reply: byte_values(reply, len(topics))
         )
+        marks: Sequence[bytes | None] = [None] * len(topics)
         if None in policies:
             # What a declaration would give them.
-            [self._patterns] = yield command("HMGET", topics_key(self.prefix), PATTERNS)
+            marks, [self._patterns] = yield [
+                command("HMGET", dropped_key(self.prefix), *topics),
+                command("HMGET", topics_key(self.prefix), PATTERNS),
+            ]
         until = self.clock() + REFRESH_S
-        for topic, stored in zip(topics, policies, strict=True):
+        for topic, stored, mark in zip(topics, policies, marks, strict=True):
             if stored is None:
-                policy = parse_patterns(self._patterns).resolve(topic, {})
+                policy = resolve_new(self._patterns, topic, {}, _past_of(self.prefix, topic, mark))
             else:
                 policy = parse_topic(topic, stored).policy
             known = self._known.get(topic)

@@ -57,7 +57,7 @@ class Admin(ServerAdmin):
     def sizes(self, topic: str | None = None) -> list[TopicSizes]:
         """How many messages one topic holds, or each topic, by state and group. Raises UnknownTopic.
 
-        Cheap: two round trips for up to 250 shards, as a rule. A topic that cannot be read says so in `damage`.
+        Cheap: two or three round trips for up to 250 shards. A topic that cannot be read says so in `damage`.
         """
         return self._run(status.read_sizes(self._prefix, topic))
 
@@ -108,7 +108,7 @@ class Admin(ServerAdmin):
         Where the policy limits keys, those that are due but wait for others of their key come first, then all others.
         `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
         and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
-        UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.
+        UnknownTopic, UnknownGroup and InvalidInput.
         """
         flow = listing.list_messages(
             self._prefix, topic, state, group=group, limit=limit, cursor=cursor, newest_first=newest_first
@@ -164,7 +164,7 @@ class Admin(ServerAdmin):
     ) -> GarbageList:
         """The latest dead letters, or the earliest, up to `limit` (1 to 1,000,000), without bodies.
 
-        Raises UnknownTopic.
+        Raises UnknownTopic and UnknownGroup.
         """
         return self._run(bulk.dead_letters(self._prefix, topic, where, limit, oldest_first=oldest_first))
 
@@ -174,12 +174,12 @@ class Admin(ServerAdmin):
         """Why dead letters died: counted by reason, first line of the error, group and release of the handler.
 
         Looks at the latest `limit` (1 to 10,000,000), a thousand at a time; `more` tells that there are earlier ones.
-        Raises UnknownTopic.
+        Raises UnknownTopic and UnknownGroup.
         """
         return self._run(summarize(self._prefix, topic, where, limit))
 
     def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
-        """How many selected dead letters a topic holds. Raises UnknownTopic.
+        """How many selected dead letters a topic holds. Raises UnknownTopic and UnknownGroup.
 
         A filter by more than `older_than` and `since` looks at each of them.
         """
@@ -310,7 +310,7 @@ class Admin(ServerAdmin):
         """Drops a group, and with `force` the copies that it owes. Messages that no other group owes end then.
 
         Without `force`, a group that owes anything stays: then `done` is False. Stop its consumers first (see `reading`
-        in `groups`), as they make it again. Raises UnknownTopic.
+        in `groups`), as they make it again. Raises UnknownTopic and UnknownGroup.
         """
         return self._run(debts.drop_group(self._prefix, topic, group, force=force))
 
@@ -340,7 +340,7 @@ class Admin(ServerAdmin):
         every           seconds or timedelta from 1 s on: ticks are the multiples since 1970; excludes `cron`
         cron            five fields, or six with the seconds first; `tz` is its time zone, UTC by default
         body, headers, ttl, max_retries, priority   as for a message; the body has at most 64 KiB
-        start, until    the first and the last moment that may be a tick: aware datetimes
+        start, until    the first and the last moment that may be a tick: aware datetimes; refused where no tick is left
         catchup         ticks that no manager sent in time: "latest" of them (default), "all" within `catchup_window`
                         (a day), or "none"
         catchup_within  seconds or timedelta: ticks up to so late are sent, older ones skipped; with `catchup="latest"`

@@ -11,7 +11,7 @@ from lisa_common.cli.options import JsonFlag
 from lisa_common.cli.output import print_json_list, print_table, say, shown_duration, shown_moment
 from lisa_manager import Admin, ListedMessage, ManagerSettings, State
 from lisa_manager.commands.bodies import excerpt, record_document
-from lisa_manager.commands.shared import CopiesOfGroup, TopicName, admin_command, opened, require_group
+from lisa_manager.commands.shared import CopiesOfGroup, TopicName, admin_command, opened
 
 __all__ = ["list_"]
 
@@ -46,10 +46,8 @@ def list_(
     with opened(settings) as admin:
         listing = _Listing(admin, topic, state, group, limit)
         messages = iter(listing)
-        first = [*islice(messages, 1)]
-        if not first:
-            require_group(admin, topic, group)
-        found = chain(first, messages)
+        # The first page is read before anything is printed: it may raise.
+        found = chain([*islice(messages, 1)], messages)
         if json:
             print_json_list(map(_document, found))
         else:

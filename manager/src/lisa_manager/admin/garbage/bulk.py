@@ -14,6 +14,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import Duration, check_bool, check_callable, check_int, check_name, duration_ms, moment_ms
 from lisa_manager.admin.garbage import shard
 from lisa_manager.admin.garbage.shard import REASONS, DeadLetter, Pages, Selector, read_merged
+from lisa_manager.admin.groups.debts import require_group
 from lisa_manager.queries import require_topic
 
 __all__ = [
@@ -139,6 +140,8 @@ def dead_letters(
                 break
         letters += yield from pages.next_page()
     letters.sort(key=lambda letter: letter.died_ms * direction)
+    if not letters:
+        yield from require_group(layout, where.group)
     return GarbageList(tuple(letters[:limit]), len(letters) > limit)
 
 
@@ -153,6 +156,8 @@ def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[i
         pages = Pages(keys, selector)
         while not pages.done:
             selected += len((yield from pages.next_page()))
+    if not selected:
+        yield from require_group(layout, where.group)
     return selected
 
 

@@ -10,6 +10,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.validation import check_int
 from lisa_manager.admin.garbage.bulk import GarbageFilter, count_all, selector_of
 from lisa_manager.admin.garbage.shard import DeadLetter, Pages, read_merged
+from lisa_manager.admin.groups.debts import require_group
 from lisa_manager.queries import PAGE, require_topic
 
 __all__ = ["GarbageCause", "GarbageSummary", "summarize"]
@@ -110,6 +111,8 @@ def summarize(prefix: str, topic: str, where: GarbageFilter, limit: int) -> Flow
             elif len(tallies) < _MOST_CAUSES:
                 tallies[cause] = _Tally(1, letter.died_ms, letter)
         looked = sum(each.seen for each in shards)
+    if not counted:
+        yield from require_group(layout, where.group)
     causes = sorted((tally.as_cause() for tally in tallies.values()), key=lambda cause: (-cause.count, -cause.last_ms))
     others = counted - sum(cause.count for cause in causes)
     more = looked < total and not all(pages.done for pages in shards)

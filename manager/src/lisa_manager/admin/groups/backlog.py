@@ -76,9 +76,13 @@ class Backlog:
         """The call for the first undelivered entries."""
         return entries(self.keys, f"({self.group.last}" if self.group else "-", count=_FIRST)
 
-    def take_oldest(self, first: Sequence[Entry]) -> None:
-        """Keeps the oldest of the first entries."""
-        self.oldest = next(filter(self._includes, first), None)
+    def take_first(self, first: Sequence[Entry]) -> None:
+        """Keeps the oldest of the first entries, and their number if there are no more."""
+        own = [*filter(self._includes, first)]
+        self.oldest = next(iter(own), None)
+        if len(first) < _FIRST:
+            # The server counts entries that were deleted before the group read them, while another group is behind.
+            self.ready = len(own)
 
     def late_ms(self, now_ms: int) -> int:
         """How long the oldest of them has been due."""
@@ -96,8 +100,9 @@ def backlogs_of(keys: ShardKeys, infos: Sequence[GroupInfo], length: int) -> lis
 def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True, partial: bool = False) -> Flow[None]:
     """Sets `ready` and `oldest`, or `error`, of each.
 
-    Unless `exact`, takes the server's number where it knows one, which includes retries of other groups, and leaves
-    `oldest` out. With `partial`, the error of a node that is away is that of its backlogs; else it is raised.
+    Unless `exact`, takes the server's number where it knows one and many are ready, which includes retries of other
+    groups, and leaves `oldest` out. With `partial`, the error of a node that is away is that of its backlogs; else it
+    is raised.
     """
     counting = [backlog for backlog in backlogs if backlog.begin(exact=exact)]
     while counting:
@@ -109,11 +114,10 @@ def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True, partial: b
                 if backlog.error is None and backlog.count(page):
                     unfinished.append(backlog)
         counting = unfinished
-    if not exact:
-        return
-    for batch in chunks([backlog for backlog in backlogs if backlog.ready and not backlog.error], PAGE):
+    ready = [b for b in backlogs if b.ready and not b.error and (exact or not b.alone)]
+    for batch in chunks(ready, PAGE):
         firsts = yield IndependentCalls(backlog.first() for backlog in batch)
         for backlog, first in zip(batch, firsts, strict=True):
             backlog.error = first_error([first], partial=partial)
             if backlog.error is None:
-                backlog.take_oldest(first)
+                backlog.take_first(first)

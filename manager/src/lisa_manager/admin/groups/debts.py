@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lisa_common.errors import UnknownGroup
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command
@@ -15,9 +16,9 @@ from lisa_common.validation import check_bool, check_name
 from lisa_manager.admin.groups import drop
 from lisa_manager.admin.groups.backlog import Backlog, read_backlogs
 from lisa_manager.queries import PAGE, require_topic
-from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.shard_groups import GroupInfo, group_names, groups
 
-__all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]
+__all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups", "require_group"]
 
 _READING_MS = 5_000
 """A consumer that read within this time is active: it would make a dropped group again at once."""
@@ -70,12 +71,27 @@ class DroppedGroup:
 
 
 def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[DroppedGroup]:
-    """Drops a group of a topic; raises UnknownTopic."""
+    """Drops a group of a topic; raises UnknownTopic and UnknownGroup."""
     check_name("group", group)
     check_bool("force", force)
     layout = yield from require_topic(prefix, topic)
+    known = yield from group_names(layout.served)
+    # Also where it is gone: a drop that was interrupted may have left copies.
     ended = yield from drop.drop_group(layout, group, force=force)
+    if ended == 0 and group not in known:
+        raise UnknownGroup(topic, group)
     return DroppedGroup(ended is not None, ended or 0)
+
+
+def require_group(layout: Layout, group: str | None) -> Flow[None]:
+    """Raises UnknownGroup for a group that does not exist, and that no copy of a message names; "" and None are none.
+
+    Reads all that copies name where the group does not exist.
+    """
+    if not group or group in (yield from group_names(layout.served)):
+        return
+    if all(debt.group != group for debt in (yield from read_groups(layout))):
+        raise UnknownGroup(layout.topic, group)
 
 
 def read_groups(layout: Layout) -> Flow[list[GroupDebt]]:

@@ -21,6 +21,7 @@ from lisa_common.protocol.paging import PAGED, Page
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_bool, check_int, check_name
+from lisa_manager.admin.groups.debts import require_group
 from lisa_manager.admin.messages.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
 from lisa_manager.queries import entries, require_topic
 
@@ -89,10 +90,7 @@ def list_messages(
     if check_bool("newest_first", newest_first) and state is not State.GARBAGE:
         raise InvalidInput("newest_first", newest_first, f"False for {state} messages")
     budget = _Budget(check_int("limit", limit, 1, _MOST), newest_first=newest_first)
-    if group:
-        check_name("group", group)
-    if group is not None and state is State.WAITING:
-        raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
+    _check_group(group, state)
     if cursor is not None:
         # A wrong cursor is refused before the server is asked.
         read_cursor(cursor, state)
@@ -110,7 +108,16 @@ def list_messages(
             selected = [message for message in listed if group != "" or not message.group]
             budget.messages -= len(selected)
             messages += selected
+    if not messages:
+        yield from require_group(layout, group)
     return MessagePage(tuple(messages), None)
+
+
+def _check_group(group: str | None, state: State) -> None:
+    if group:
+        check_name("group", group)
+    if group is not None and state is State.WAITING:
+        raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
 
 
 @dataclass(slots=True)

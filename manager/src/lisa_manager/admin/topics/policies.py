@@ -4,11 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from lisa_common.errors import InvalidInput, Needs
-from lisa_common.model.keys import PATTERNS, dropped_key, idle_key, topics_key
+from lisa_common.model.keys import PATTERNS, idle_key, topics_key
 from lisa_common.model.pattern_policies import parse_patterns
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol.call import Flow, command
-from lisa_common.protocol.registry import Topic, declare_topic, parse_topic, read_mark, read_registry, store_policy
+from lisa_common.protocol.registry import (
+    Topic,
+    declare_topic,
+    parse_topic,
+    read_past,
+    read_registry,
+    resolve_new,
+    store_policy,
+)
 from lisa_common.validation import check_name
 from lisa_manager.topic_drop import Dropped, drop_topic
 from lisa_manager.topic_limits import apply_limits, revised
@@ -36,7 +44,9 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
         stored, patterns = yield command("HMGET", topics_key(prefix), topic, PATTERNS)
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
         try:
-            policy = parse_patterns(patterns).resolve(topic, _changed(known.policy, changes))
+            own = _changed(known.policy, changes)
+            past = (yield from read_past(prefix, topic, own)) if stored is None else {}
+            policy = resolve_new(patterns, topic, own, past)
         except InvalidInput:
             if stored is None or changes.keys() != {"paused"} or changes["paused"] is DEFAULT:
                 raise
@@ -46,8 +56,6 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
         if stored is not None and policy.shards != known.policy.shards:
             expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
-        if stored is None:
-            policy = yield from _as_dropped(prefix, topic, policy)
         policy = yield from revised(known.policy, policy)
         # Managers write here as well.
         if (yield store_policy(prefix, topic, stored, policy, patterns=patterns)):
@@ -64,9 +72,8 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     own = _changed(DEFAULT_POLICY, fields)
     if "burst" in own:
         _check_burst(own, parse_patterns((yield command("HGET", topics_key(prefix), PATTERNS))).resolve(topic, own))
-    policy = yield from _as_dropped(prefix, topic, Policy.of(own))
-    created = yield from declare_topic(prefix, topic, policy.own_fields)
-    yield from _renew(prefix, topic, created or policy)
+    created = yield from declare_topic(prefix, topic, own, repeatable=False)
+    yield from _renew(prefix, topic, created or Policy.of(own))
     if created is not None and created.is_limited:
         # A producer may have set those of a dropped topic late.
         yield from apply_limits(prefix, topic)
@@ -105,21 +112,3 @@ def _braked(policy: Policy, paused: Any) -> Policy:
     if policy.own is not None:
         fields["own"]["paused"] = paused
     return Policy.of(fields)
-
-
-def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:
-    """The policy of a topic that is declared again soon after its drop: with the same shards, former ones included.
-
-    Producers that do not know of the drop yet still use all of them.
-    """
-    mark: bytes | None = yield command("HGET", dropped_key(prefix), topic)
-    if mark is None:
-        return policy
-    dropped = read_mark(prefix, topic, mark)[1].policy
-    if "shards" in policy.model_fields_set and dropped.shards != policy.shards:
-        expected = f"{dropped.shards} until all producers have noticed the recent drop of the topic"
-        raise InvalidInput("policy field shards", policy.shards, expected)
-    # By the revision, managers know that the topic had limits, which a producer may set late.
-    kept = ("shards", "former", "drained", "limits_revision")
-    past = {name: getattr(dropped, name) for name in kept if getattr(dropped, name) != getattr(DEFAULT_POLICY, name)}
-    return Policy.of(policy.model_dump(exclude_unset=True) | past) if past else policy

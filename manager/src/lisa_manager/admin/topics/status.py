@@ -62,7 +62,7 @@ def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | Non
 
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
-    """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
+    """The sizes of one topic or of all, by name; raises UnknownTopic. Two or three round trips for 250 shards."""
     return (yield from _read_topics((yield from layouts_of(prefix, topic)), _read_sizes))
 
 
