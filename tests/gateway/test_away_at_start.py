@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socket
 
@@ -99,11 +100,12 @@ def test_calls_are_answered_while_a_gateway_waits(own: Gateways, server: Server)
 
 
 def test_a_frozen_server_does_not_hang_the_probes_of_a_gateway(own: Gateways, server: Server) -> None:
-    """Each answers long before the timeout, however many ask at once; and says when all is well again."""
+    """Each answers long before the timeout, however many ask, as metrics do; and says when all is well again."""
     process, url = own.gateway(timeout_s="60")
     wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="ready")
     server.freeze()
     try:
+        metrics = ThreadPoolExecutor().submit(probe, url, "/metrics")
         for path in ("/readyz", "/health/ready", "/readyz"):
             began = time.monotonic()
             status, text = probe(url, path)
@@ -112,6 +114,7 @@ def test_a_frozen_server_does_not_hang_the_probes_of_a_gateway(own: Gateways, se
             assert probe(url, "/livez")[0] == 200
         assert probe(url, "/readyz")[1] == "the server does not answer\n"
         process.wait_for("no answer from the server within 1.5 s")
+        assert metrics.result()[0] == 200, "it waits for 5 s"
     finally:
         server.thaw()
     wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="ready again")

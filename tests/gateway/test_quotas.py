@@ -158,6 +158,21 @@ async def test_polls_at_once(base_url: str) -> None:
     assert (await poll("polling", form=True, wait_s=0.01)).status_code == 200
 
 
+async def test_a_refused_poll_of_camellia_is_held(redis_url: str, prefix: str) -> None:
+    """Its clients poll again at once, whatever the answer, and would use up the requests that their acks need."""
+    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["consume"], "polls": 0}]
+    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
+    headers = {"authorization": f"Bearer {TOKENS['busy']}"}
+    transport = httpx.ASGITransport(made)
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        for wait_s in (0.3, 30):
+            began = time.monotonic()
+            data = {"topic": "polled", "longPollingTimeoutMillis": round(wait_s * 1_000)}
+            answer = await client.post(f"{CALLS}longPollingMsg", data=data)
+            assert (answer.status_code, answer.json()["code"]) == (429, 500)
+            assert min(wait_s, 1) <= time.monotonic() - began < 20
+
+
 def test_groups_and_new_topics(callers: dict[str, httpx.Client]) -> None:
     """Names that a caller makes up are counted; known topics and groups in use are not."""
     naming, other = callers["naming"], callers["other"]

@@ -96,6 +96,17 @@ async def test_a_refused_message_declares_no_topic(
     assert topic not in {each.name for each in await admin.topics()}
 
 
+async def test_a_refused_stream_or_batch_declares_no_topic(wire: Wire, admin: AsyncAdmin, topic: str) -> None:
+    """Where each of its messages is refused, by its shape or by the producer."""
+    path, large = f"/v1/topics/{topic}", {"body": 1, "headers": {"a": "x" * 20_000}}
+    lines = {"Content-Type": "application/x-ndjson"}
+    for body in (b"{}\n", json.dumps(large), b""):
+        assert wire.request("POST", f"{path}/messages", body, lines).content["sent"] == 0
+    batch = json.dumps({"messages": [large, {}]})
+    assert wire.request("POST", f"{path}/batch", batch, {"Content-Type": "application/json"}).content["failed"] == 2
+    assert topic not in {each.name for each in await admin.topics()}
+
+
 async def test_a_refused_id_declares_no_topic(wire: Wire, admin: AsyncAdmin, topic: str) -> None:
     """Of the calls of camellia, too."""
     assert wire.post("sendMsg", topic=topic, msg="a", delayMillis=0, msgId="a~").code == 400
@@ -130,8 +141,9 @@ def test_other_bodies(wire: Wire, topic: str) -> None:
     assert wire.request("POST", BASE + "sendMsg", body, {"Content-Type": "application/json"}).status == 400
     reply = wire.request("POST", f"{BASE}sendMsg?topic={topic}&msg=first", "msg=second&delayMillis=+1+&x=1&=&", FORM)
     assert (reply.code, reply.message["msg"]) == (200, "first")
-    reply = wire.request("POST", BASE + "sendMsg", "topic=t", {"Content-Type": FORM["Content-Type"] + "; charset=gbk"})
-    assert reply.status == 415
+    for charset, status in (("; charset=gbk", 415), ('; Charset = "GBK"', 415), (';charset="utf-8"; a=b', 400)):
+        reply = wire.request("POST", BASE + "sendMsg", "topic=t", {"Content-Type": FORM["Content-Type"] + charset})
+        assert reply.status == status
 
 
 def test_too_large(wire: Wire) -> None:

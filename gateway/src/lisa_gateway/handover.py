@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,8 +25,8 @@ class Handover:
         self._poller = poller
         self._receive = receive
         self._deliveries: list[Delivery] = []
-        self._gone = asyncio.Event()
-        """Set once the client has hung up."""
+        self._is_gone = False
+        """Whether the client has hung up."""
         self._watch = asyncio.create_task(self._leave_with_client())
         polls.users += 1
 
@@ -47,16 +46,10 @@ class Handover:
             if self._deliveries:
                 for _ in range(_TURNS):
                     await asyncio.sleep(0)
-            is_gone = self._gone.is_set()
+            is_gone = self._is_gone
         finally:
             await self._end(releases=is_gone)
         return not is_gone
-
-    async def wait_gone(self, seconds: float) -> None:
-        """Waits until the client hangs up, but only so many seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self._gone.wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,5 +71,5 @@ class Handover:
     async def _leave_with_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._gone.set()
+        self._is_gone = True
         self._poller.leave()

@@ -1,8 +1,10 @@
 """Serves a gateway with Granian until a signal, then stops gracefully."""
 
 import asyncio
+import errno
 import logging
 import math
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -159,8 +161,7 @@ def _claim(address: ListenAddress) -> ListenAddress:
     """Returns the address by number, with a port that is free. Raises InvalidSettings."""
     try:
         if address.path is not None:
-            Path(address.path).unlink(missing_ok=True)
-            Path(address.path).parent.resolve(strict=True)
+            _clear(Path(address.path))
             return address
         family, *_, place = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -173,3 +174,14 @@ def _claim(address: ListenAddress) -> ListenAddress:
             return ListenAddress(*probe.getsockname()[:2])
     except OSError as error:
         raise InvalidSettings(f"setting listen must be an address that is free; got {address}: {error}") from None
+
+
+def _clear(path: Path) -> None:
+    """Removes the socket of a gateway that was killed. Raises OSError for one that is served, and for other files."""
+    path.parent.resolve(strict=True)
+    if not path.exists():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        if not path.is_socket() or probe.connect_ex(str(path)) == 0:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    path.unlink()

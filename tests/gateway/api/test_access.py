@@ -1,6 +1,8 @@
 """Who may do what: tokens, proxies, loopback."""
 
 import json
+from pathlib import Path
+from socket import AF_UNIX, socket
 from typing import Any
 
 import httpx
@@ -206,6 +208,20 @@ def test_other_addresses_are_served_with_insecure(gateways: Gateways) -> None:
     """Then the gateway listens there."""
     process, _ = gateways.gateway(host="0.0.0.0", insecure="true")  # noqa: S104 - that is the case
     assert process.stop() == 0
+
+
+def test_a_path_in_use_is_left_alone(gateways: Gateways, tmp_path: Path) -> None:
+    """Neither another gateway nor a file goes. The socket of a gateway that was killed does."""
+    file, path = tmp_path / "file", tmp_path / "socket"
+    file.write_text("kept")
+    with socket(AF_UNIX) as served:
+        served.bind(str(path))
+        served.listen()
+        for used in (file, path):
+            ran = Commands(gateways.url, "none").gateway("run", "--listen", f"unix:{used}")
+            assert (ran.code, "must be an address that is free" in ran.err) == (2, True)
+    assert (file.read_text(), path.is_socket()) == ("kept", True)
+    gateways.start("lisa-gateway", "run", "--listen", f"unix:{path}").wait_for(f"gateway listens on unix:{path}")
 
 
 def test_a_name_is_exact_and_only_a_trailing_star_stands_for_more(gateways: Gateways) -> None:

@@ -9,8 +9,10 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.v1 import openapi
 from support.commands import Commands
+from support.waiting import wait_until_async
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -52,6 +54,20 @@ def test_the_document_is_served_and_printed(http: httpx.Client) -> None:
     """The same, by the gateway and by the command."""
     assert http.get("/v1/openapi.json").json() == openapi()
     assert Commands("embedded://", "none").gateway("openapi").document == json.loads(json.dumps(openapi()))
+
+
+async def test_an_expired_message_is_described(redis_url: str, prefix: str) -> None:
+    """Clients that are made of the document refuse a state that it does not list."""
+    made, path = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix)), "/v1/topics/t/messages/a"
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(made), base_url="http://localhost")
+    async with lifespan(made), client:
+        await client.put(path, content=b"x", params={"ttl": "1ms"})
+
+        async def is_expired() -> bool:
+            return bool((await client.get(path)).json()["state"] == "expired")
+
+        await wait_until_async(is_expired)
+    assert "expired" in openapi()["components"]["schemas"]["State"]["enum"]
 
 
 def _check(case: Any, base_url: str) -> None:

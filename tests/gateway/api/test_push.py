@@ -443,6 +443,33 @@ def test_cookies_are_not_kept(
     assert [request.headers.get("cookie") for request in receiver.requests] == [None] * 4
 
 
+class _Loud(_Handler):
+    """Sends one more answer behind those to a path that ends in 0, in the same packet."""
+
+    wbufsize = -1
+
+    def do_POST(self) -> None:
+        super().do_POST()
+        if self.path.endswith("0"):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+
+def test_no_answer_is_taken_for_that_of_another_target(
+    http: httpx.Client, pushing: Callable[..., Pushing], topic: str, receivers: Callable[..., Receiver]
+) -> None:
+    """What one sends too much does not ack the messages of others of its host. A type with spaces is sent without."""
+    receiver = receivers(_Loud)
+    receiver.answer = lambda request: (200 if request.path.endswith("0") else 500, {})
+    loud, quiet = f"{topic}-0", f"{topic}-1"
+    pushing(*(_to(each, f"{receiver.url}{each[-1]}") for each in (loud, quiet)))
+    http.post(f"/v1/topics/{loud}/messages", json={"id": "a", "body": 1}).raise_for_status()
+    wait_for_state(http, loud, "a", "finished")
+    spaced = {"id": "b", "body": 1, "max_retries": 0, "headers": {"content-type": " text/plain "}}
+    http.post(f"/v1/topics/{quiet}/messages", json=spaced).raise_for_status()
+    wait_for_state(http, quiet, "b", "garbage")
+    assert receiver.requests[-1].headers["content-type"] == "text/plain"
+
+
 @pytest.mark.slow
 def test_secrets_of_a_target_are_sent_and_never_shown(
     http: httpx.Client, gateways: Gateways, topic: str, receivers: Callable[..., Receiver], tmp_path: Path
@@ -510,6 +537,7 @@ def test_redirects_are_followed_where_a_target_allows_it(
         (True, 307, "/hook", 6),
         (True, 307, "ftp://127.0.0.1/", 1),
         (True, 307, "http://[", 1),
+        (True, 307, "http://xn--a/", 1),
     ],
 )
 def test_redirects_that_lead_nowhere_are_failed_attempts(
@@ -528,7 +556,8 @@ def test_redirects_that_lead_nowhere_are_failed_attempts(
     receiver.answer = lambda _: (status, {"location": location})
     pushing(_to(topic, receiver.url, follow_redirects=follows))
     http.post(f"/v1/topics/{topic}/messages", json={"id": "m", "body": 1}).raise_for_status()
-    wait_for_state(http, topic, "m", "retry")
+    [copy] = wait_for_state(http, topic, "m", "retry")["copies"]
+    assert copy["error"].startswith(("status 30", "no answer: "))
     assert len(receiver.requests) == requests
 
 

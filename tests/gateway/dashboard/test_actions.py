@@ -104,6 +104,20 @@ def test_a_dead_letter_is_replayed_edited_and_purged(
     assert _last(admin, topic) == ("anybody", "purge", 1)
 
 
+def test_no_edited_message_is_taken_for_another(browser: Browser, producer: Producer, topic: str, kill: Kill) -> None:
+    """Ids that begin alike, a body that another message was given, too, and an id that is sent again; any length."""
+    ids = ["p" * 120 + "-1", "p" * 120 + "-2", "é" * 95, "again", "again"]
+    edited = set()
+    for id in ids:
+        producer.send(topic, "bad", id=id)
+        kill(topic, 1)
+        page = _act(browser, topic, id, "replay-edited", body="mended")
+        assert "sent with the edited body as" in page.text
+        edited.add(page.query["id"])
+        producer.cancel(topic, page.query["id"])
+    assert len(edited) == len(ids)
+
+
 def test_all_that_match_are_named_and_replayed(
     browser: Browser, producer: Producer, admin: Admin, topic: str, kill: Kill
 ) -> None:

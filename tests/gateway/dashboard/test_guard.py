@@ -227,6 +227,9 @@ def test_large_and_strange_forms(browser: Browser, topic: str) -> None:
         headers=SITE | {"content-type": "application/x-www-form-urlencoded"},
     )
     assert many.status_code == 400
+    for path in ("", "topic?topic=t&", "live?page=topics&"):
+        asked = browser.client.get(path, params={f"f{n}": 1 for n in range(300)})
+        assert (asked.status_code, "at most 200 fields" in asked.text) == (400, True)
     parts = browser.client.post("do-cancel", files={"topic": topic}, headers=SITE)
     assert parts.status_code == 400
     assert "content-type must be" in parts.text

@@ -1,5 +1,6 @@
 """The calls on messages that were sent."""
 
+import asyncio
 import logging
 import time
 from contextlib import suppress
@@ -56,9 +57,15 @@ class MessageCalls:
 
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Response:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
+        began = time.monotonic()
         wait_ms = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000))
-        with parameters.caller.quota.poll():
-            return await self._pull(parameters, receive, wait_s=min(wait_ms / 1000, MAX_WAIT_S))
+        wait_s = min(wait_ms / 1000, MAX_WAIT_S)
+        try:
+            with parameters.caller.quota.poll():
+                return await self._pull(parameters, receive, wait_s=wait_s)
+        except LisaError:
+            await asyncio.sleep(began + min(_HOLD_S, wait_s) - time.monotonic())
+            raise
 
     async def _pull(self, parameters: Parameters, receive: Receive, *, wait_s: float) -> Response:
         topic = parameters.required_text("topic")
@@ -73,13 +80,8 @@ class MessageCalls:
         polls = self._gateway.desk(group, quota).polls
         if wait_s and polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
-        began = time.monotonic()
         async with Handover(polls, Poller(topic, batch, lease_ms / 1000, by_id=True), receive) as handover:
-            try:
-                deliveries = await topics.unless_dropped(topic, handover.read(wait_s))
-            except LisaError:
-                await handover.wait_gone(min(_HOLD_S, wait_s) - (time.monotonic() - began))
-                raise
+            deliveries = await topics.unless_dropped(topic, handover.read(wait_s))
             return HandedOver(handover, await self._pulled(topic, deliveries))
 
     async def _pulled(self, topic: str, deliveries: list[Delivery]) -> bytes:

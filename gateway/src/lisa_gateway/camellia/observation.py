@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -35,6 +36,9 @@ _BUCKETS = tuple(pairwise(("0", "1min", "10min", "30min", "1hour", "6hour", "1da
 """Times until messages are due: from, to."""
 
 _PATH = "/metrics"
+_PATIENCE_S = 5.0
+"""How long metrics wait for the server: Prometheus gives up after ten seconds, and would miss all of them."""
+
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -154,17 +158,17 @@ def _bucket_sizes(*counts: Sequence[int]) -> dict[str, int]:
 def metrics_route(gateway: Gateway, monitor: Monitor) -> Route:
     """`GET /metrics`: what all programs of Lisa export, and camellia's gauges of the last window and of sizes.
 
-    While Redis is away, those of sizes are missing.
+    While Redis is away or hangs, those of sizes are missing.
     """
 
     async def metrics(request: Request) -> Response:
         name_route(request.scope, _PATH)
         ROUTES[_PATH].check(caller_of(request.scope))
         window = monitor.complete()
-        try:
-            statuses = await gateway.admin.status()
-        except LisaError:
-            statuses = []
+        statuses: Sequence[TopicStatus] = ()
+        with suppress(LisaError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                statuses = await gateway.admin.status()
 
         def text() -> bytes:
             lines = [*_windows(window), *_own(gateway, monitor), *_sizes(statuses)]

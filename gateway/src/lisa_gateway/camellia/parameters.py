@@ -34,6 +34,7 @@ _PART = 65_536
 # It warns of each malformed form; the answer tells its sender.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
+_CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s\";]*)", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
 _TRUE, _FALSE = {"true", "on", "yes", "1"}, {"false", "off", "no", "0"}
@@ -133,7 +134,7 @@ def _type_of(content_type: str) -> str:
 def _is_urlencoded(content_type: str) -> bool:
     if _type_of(content_type) != URLENCODED:
         return False
-    charset = content_type.partition("charset=")[2].strip().strip('"').lower()
+    charset = match[1].lower() if (match := _CHARSET.search(content_type)) else ""
     if charset not in {"", "utf-8", "utf8"}:
         raise Misunderstood(f"Content-Type: charset must be utf-8; got {shown(charset)}", 415)
     return True

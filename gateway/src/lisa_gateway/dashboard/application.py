@@ -122,6 +122,7 @@ def _endpoint(desk: Desk, name: str, handler: Handler) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
         view = View(desk, request, rule, caller_of(request.scope))
         try:
+            view.query = read_fields(request.scope["query_string"], MOST_FIELDS)
             if request.method == "POST":
                 view.form = await _read_form(request)
             view.check(view.topic if rule.scope is Scope.TOPIC else None)

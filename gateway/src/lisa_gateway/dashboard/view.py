@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from lisa_gateway.dashboard.bulk_runner import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site, encode, link
-from lisa_gateway.forms import read_fields
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.problems import Problem
 from lisa_manager import Activity, AsyncAdmin
@@ -63,6 +61,8 @@ class View:
     rule: Rule
     """Who may have this page."""
     caller: Caller
+    query: dict[str, str] = field(default_factory=dict)
+    """The parameters of the URL, the first of each name."""
     form: dict[str, str] = field(default_factory=dict)
     """The fields of a sent form."""
     refusal: Problem | None = None
@@ -72,11 +72,6 @@ class View:
     def admin(self) -> AsyncAdmin:
         """The client of operators."""
         return self.desk.gateway.admin
-
-    @cached_property
-    def query(self) -> dict[str, str]:
-        """The parameters of the URL, the first of each name."""
-        return read_fields(self.request.scope["query_string"], MOST_FIELDS)
 
     def text(self, name: str) -> str:
         """A field of the form, or a parameter of the URL; empty if there is none."""

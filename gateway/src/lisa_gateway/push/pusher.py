@@ -9,8 +9,10 @@ import logging
 import math
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib import metadata
+from ssl import SSLContext
 from urllib.request import getproxies
 
 import httpx
@@ -70,9 +72,12 @@ async def push(settings: PushSettings, prepare: Callable[[Worker], Awaitable[boo
     shared = settings.model_dump(include=set(Settings.model_fields))
     consumer = ConsumerSettings(**shared, concurrency=settings.concurrency, drain_s=settings.drain_s)
     worker = Worker(settings.group, settings=consumer)
-    async with _new_client(timeout_s=settings.request_s, connections=settings.concurrency) as client:
+    certificates = httpx.create_ssl_context()
+    async with AsyncExitStack() as stack:
         for target in settings.targets:
             concurrency = min(target.concurrency, settings.concurrency)
+            # Of its own: what a receiver sends behind an answer would be the next answer on the connection.
+            client = await stack.enter_async_context(_new_client(settings.request_s, concurrency, certificates))
             worker.on(target.topic, concurrency=concurrency)(Receiver(target, client, settings).take)
             # Only the host: paths of receivers often hold a secret.
             logger.info(
@@ -86,7 +91,7 @@ async def push(settings: PushSettings, prepare: Callable[[Worker], Awaitable[boo
                 await worker.serve()
 
 
-def _new_client(*, timeout_s: float, connections: int) -> httpx.AsyncClient:
+def _new_client(timeout_s: float, connections: int, certificates: SSLContext) -> httpx.AsyncClient:
     """A client by the proxies of the environment. Raises InvalidSettings for proxies that it cannot use."""
     proxies = getproxies()
     if proxies.keys() & {"http", "https", "all"} and "/" in proxies.get("no", "").replace("://", ""):
@@ -95,6 +100,7 @@ def _new_client(*, timeout_s: float, connections: int) -> httpx.AsyncClient:
     try:
         return httpx.AsyncClient(
             timeout=timeout_s,
+            verify=certificates,
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,
             # It keeps none: a cookie of one receiver would reach others of its host, and grow their requests.

@@ -84,7 +84,7 @@ class Receiver:
                 response = await self._send(url, delivery)
             counted = str(response.status_code)
             answer = await _beginning(response)
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx.HTTPError, TimeoutError, UnicodeError) as error:
             raise Retry(self._fail(f"no answer: {named_text(error)}")) from None
         finally:
             METRICS.count("lisa_push_requests_total", topic, counted)
@@ -123,7 +123,7 @@ class Receiver:
 
     def _headers_of(self, delivery: Delivery) -> dict[str, str]:
         id, now_s = webhook_id(delivery.id), int(time.time())
-        kind = delivery.headers.get("content-type", "")
+        kind = delivery.headers.get("content-type", "").strip()
         headers = {
             "content-type": kind if _is_header(kind) else "application/octet-stream",
             "webhook-id": id,

@@ -10,7 +10,8 @@ from typing import (
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from lisa_manager import GroupDebt, GroupStatus, WorkerState
+from lisa_consumer import NackOutcome
+from lisa_manager import GroupDebt, GroupStatus, State, WorkerState
 
 __all__ = [
     "AckResults",
@@ -108,7 +109,7 @@ class Copy(TypedDict):
     """A group's copy of a message."""
 
     group: str
-    state: str
+    state: State
     at_ms: Ms | None
     attempts: int
     reason: str | None
@@ -119,7 +120,7 @@ class FoundMessage(Content):
     """A message and its copies."""
 
     id: str
-    state: Literal["waiting", "ready", "delivered", "retry", "garbage", "finished", "cancelled"]
+    state: State
     due_ms: Ms | None
     attempts: int
     copies: list[Copy]
@@ -189,7 +190,7 @@ class AckResults(TypedDict):
 class NackResults(TypedDict):
     """One outcome for each receipt."""
 
-    outcomes: list[Literal["retry", "garbage", "dropped", "gone", "stale"]]
+    outcomes: list[NackOutcome]
 
 
 class Extended(TypedDict):

@@ -232,7 +232,7 @@ def _check_json(request: Request) -> None:
 
 def check_plain(request: Request) -> None:
     """Raises Refusal for a compressed body."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
     if encoding not in ("", "identity"):
         detail = f"content-encoding must be identity; got {encoding!r}"
         more = {"field": "content-encoding", "value": encoding, "expected": "identity"}

@@ -58,7 +58,7 @@ async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, Li
     """Sends messages. Returns their report, and the error that ended the whole send, if one did."""
     if not messages:
         return SendReport(), None
-    await call.gateway.topics.ensure(call.topic, call.caller.quota)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     try:
         return await call.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
@@ -103,7 +103,7 @@ async def send_stream(call: Call) -> Answer:
     """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
     take_stream(call.request.scope)
-    await call.gateway.topics.ensure(call.topic, call.caller.quota)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     stream = _Stream(call)
     try:
         await call.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)

@@ -206,8 +206,8 @@ async def _purge(view: View, topic: str, id: str) -> tuple[bool, str]:
 async def _replay_edited(view: View) -> Response:
     """Sends a dead letter's headers and limits with another body, as a new message; then deletes the dead letter.
 
-    If the second step fails, both are there, and nothing is lost. The new id comes from the old one and the body, so a
-    form that is sent twice sends one message.
+    If the second step fails, both are there, and nothing is lost. The new id comes from the old message and the body:
+    so a form that is sent twice sends one message.
     """
     topic, id = view.topic, check_id(view.text("id"))
     if not view.sees_bodies(topic):
@@ -232,7 +232,9 @@ async def _send_edited(view: View, topic: str, id: str, record: Record) -> str:
     if b"\r\n" not in record.body:
         # Browsers send each end of a line so.
         body = body.replace(b"\r\n", b"\n")
-    new_id = f"{id.rstrip('~')[:_KEPT_OF_ID]}.edited-{hashlib.sha256(body).hexdigest()[:12]}"
+    sent = hashlib.sha256(f"{id}\n{record.sent_ms}\n".encode() + body)
+    kept = id.encode()[:_KEPT_OF_ID].decode(errors="ignore").rstrip("~")
+    new_id = f"{kept}.edited-{sent.hexdigest()[:12]}"
     send = view.desk.gateway.producer.send(
         topic,
         body,
