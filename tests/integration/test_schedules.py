@@ -456,6 +456,8 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
         ),
         (["set", "orders", "x", "--cron", "0 0 31 2 *"], "cron must be five fields"),
         (["show", "orders", "gone"], "there is no schedule 'gone' of topic 'orders'"),
+        (["list", "--topic", "ordres"], "there is no topic 'ordres'; did you mean 'orders'?"),
+        (["set", "orders", "x", "--priority", "1e1"], "priority must be a whole number from 0 on; got '1e1'"),
         (["set", "orders", "x"], "schedule must be given at least one field"),
         (["set", "orders", "x", "--every", "1h", "--header", "a=1", "--header", "a=2"], "header must be given once"),
     ):

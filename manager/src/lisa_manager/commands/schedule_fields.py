@@ -32,7 +32,7 @@ def value_of(field: str, text: str, default: object) -> Any:
         return read_moment(_MOMENTS[field], text)
     if field in _NUMBERS:
         if not text.isascii() or not text.isdigit() or len(text) > 9:  # noqa: PLR2004 - more than any bound
-            raise InvalidInput(field, text, "a number")
+            raise InvalidInput(field, text, "a whole number from 0 on")
         return int(text)
     return text
 
