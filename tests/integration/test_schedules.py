@@ -458,6 +458,7 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
         (["show", "orders", "gone"], "there is no schedule 'gone' of topic 'orders'"),
         (["list", "--topic", "ordres"], "there is no topic 'ordres'; did you mean 'orders'?"),
         (["set", "orders", "x", "--priority", "1e1"], "priority must be a whole number from 0 on; got '1e1'"),
+        (["set", "orders", "x", "--every", "1h", "--from", "9999-01-01T00:00Z"], "from must be a time from 1970 to"),
         (["set", "orders", "x"], "schedule must be given at least one field"),
         (["set", "orders", "x", "--every", "1h", "--header", "a=1", "--header", "a=2"], "header must be given once"),
     ):
