@@ -223,8 +223,8 @@ async def test_the_command(worker: Worker, sender: AsyncProducer, commands: Comm
         await handler.begun.get()
         done = await manage("abort", "orders", "a", "")
         assert (done.code, "id must be" in done.err) == (2, True), "and nothing is aborted"
-        done = await manage("abort", "orders", "a", "--json")
-        assert (done.code, done.document) == (0, [{"id": "a", "outcome": "aborted"}])
+        done = await manage("abort", "orders", "a", "a", "--json")
+        assert (done.code, done.document) == (0, [{"id": "a", "outcome": "aborted"}]), "an id counts once"
         await handler.cancelled.wait()
         done = await manage("abort", "orders", "a", "b")
         assert (done.code, done.rows[1:]) == (1, [["a", "garbage"], ["b", "idle"]])

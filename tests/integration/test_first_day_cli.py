@@ -95,6 +95,13 @@ def test_acl_without_a_server_prints_for_the_current_one(commands: Commands) -> 
         assert (ran.code, ran.err, "waitaof" in ran.out) == (0, "", is_since)
 
 
+def test_acl_refuses_an_empty_topic(commands: Commands) -> None:
+    """As of a shell variable that is not set: the user would have rights on no topic."""
+    ran = commands.manager("acl", "producer", "--before-7-2", "--topic", "")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("lisa-manager: topic must be 1 to 128 letters, digits or _ . : -, and may end in *")
+
+
 # Settings
 
 

@@ -211,6 +211,15 @@ def test_load_refuses_invalid_utf8(commands: Commands, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (1, "sent 1, duplicates 0, failed 1\n")
 
 
+def test_load_takes_no_line_of_utf_16(commands: Commands, client: redis.Redis, prefix: str, tmp_path: Path) -> None:
+    """Not those that could be read, either: half of a file would be sent."""
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"topic": "orders", "body": 1}\n' * 3, "utf-16")
+    ran = commands.producer("load", path)
+    assert (ran.code, ran.out) == (1, "sent 0, duplicates 0, failed 4\n")
+    assert keys_left(client, prefix) == []
+
+
 def test_load_is_resumable(commands: Commands, client: redis.Redis, tmp_path: Path) -> None:
     """Messages with ids are not sent twice (promise 6)."""
     path = _file(tmp_path, *({"body": number, "id": f"m{number}", "delay": 60} for number in range(1_200)))

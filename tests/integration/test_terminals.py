@@ -34,13 +34,13 @@ def filled(redis_url: str, prefix: str) -> str:
     return "reminders-eu"
 
 
-def _run(columns: int, redis_url: str, prefix: str, *words: str, code: int = 0) -> list[str]:
+def _run(columns: int, redis_url: str, prefix: str, *words: str, code: int = 0, **variables: str) -> list[str]:
     """The lines that a terminal of so many columns shows."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     command = [Path(sys.executable).parent / "lisa-manager", *words]
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-    environment |= {"LISA_REDIS_URL": redis_url, "LISA_PREFIX": prefix, "TERM": "xterm-256color"}
+    environment |= {"LISA_REDIS_URL": redis_url, "LISA_PREFIX": prefix, "TERM": "xterm-256color", **variables}
     program = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     told = b""
@@ -86,6 +86,11 @@ def test_a_narrow_terminal_has_a_line_for_each_cell(redis_url: str, prefix: str,
         *("id", "group", "reason", "attempts", "died", "due", "release", "error")
     ]
     assert max(map(len, lines)) <= 40
+
+
+def test_columns_of_zero_say_nothing_of_the_terminal(redis_url: str, prefix: str, filled: str) -> None:
+    """As some programs set them: a table has the width of the terminal, not none at all."""
+    assert _run(80, redis_url, prefix, "topic", "list", COLUMNS="0")[2:] == [f"{filled}  defaults"]
 
 
 def test_the_doctor_breaks_no_word(own_server: Callable[..., Server], prefix: str) -> None:

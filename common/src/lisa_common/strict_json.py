@@ -12,7 +12,7 @@ _MOST_SHOWN = 100
 _MOST_DIGITS = sys.float_info.max_10_exp
 
 
-def strict_json(text: str | bytes) -> Any:
+def strict_json(text: str) -> Any:
     """JSON as a value. Raises ValueError, also for two members of one name, NaN, and what no double can hold."""
     return json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_whole, object_pairs_hook=_members)
 

@@ -79,7 +79,8 @@ def _id_of(number: int, text: bytes, source: bytes) -> str:
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        fields = strict_json(text)
+        # As UTF-8 alone: Python would also take some lines of a file in UTF-16, and refuse the others.
+        fields = strict_json(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput("line", text.decode("utf-8", "replace").strip(), f"a JSON object ({error})") from None
     if not isinstance(fields, dict):

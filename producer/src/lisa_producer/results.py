@@ -36,7 +36,10 @@ class SendOutcome(StrEnum):
 
 
 class SendResult(NamedTuple):
-    """The result of one message. `position` counts from 0 in the order of sending; `due_ms` is server time."""
+    """The result of one message. `position` counts from 0 in the order of sending; `due_ms` is server time.
+
+    `id` is None only for a message of `send_many` that failed before it had one.
+    """
 
     position: int
     id: str | None

@@ -39,7 +39,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
 
         from lisa_common.cli.tables import table_or_blocks  # noqa: PLC0415
 
-        console = Console()
+        # By rich's own measure, COLUMNS=0 leaves no room for anything.
+        console = Console(width=shutil.get_terminal_size().columns)
         console.print(table_or_blocks(columns, cells, console.width))
     else:
         _print_plain(columns, cells)

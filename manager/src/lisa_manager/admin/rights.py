@@ -80,7 +80,7 @@ def _selector(commands: str, patterns: Sequence[str]) -> str:
 
 def _check_pattern(topic: str) -> str:
     try:
-        check_name("topic", topic.removesuffix("*") or "any")
+        check_name("topic", "any" if topic == ANY_TOPIC else topic.removesuffix("*"))
     except InvalidInput as error:
         raise InvalidInput("topic", topic, f"{error.expected}, and may end in * for all topics that begin so") from None
     return topic

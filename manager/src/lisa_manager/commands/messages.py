@@ -181,7 +181,8 @@ def abort(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings
     for id in ids:
         check_id(id)
     with opened(settings) as admin:
-        outcomes = {id: admin.abort(topic, id) for id in ids}
+        # Each once: what was aborted is garbage for a second abort.
+        outcomes = {id: admin.abort(topic, id) for id in dict.fromkeys(ids)}
     _print_outcomes(outcomes, json=json)
     if {AbortOutcome.ABORTED} != {*outcomes.values()}:
         raise typer.Exit(EXIT_WRONG)

@@ -81,7 +81,7 @@ def _read(name: str, text: str) -> Any:
             try:
                 return kind(text)
             except ValueError:
-                raise InvalidInput(name, text, "a number") from None
+                raise InvalidInput(name, text, "a whole number" if kind is int else "a number") from None
     return text
 
 

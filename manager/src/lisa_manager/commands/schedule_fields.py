@@ -9,6 +9,7 @@ from typing import Any, Final
 from lisa_common.cli.parse import read_duration, read_moment
 from lisa_common.cli.program import Declined
 from lisa_common.errors import InvalidInput, OmittedBytes
+from lisa_common.validation import moment_ms
 
 __all__ = ["read_schedule_file", "value_of"]
 
@@ -29,10 +30,10 @@ def value_of(field: str, text: str, default: object) -> Any:
     if field in _DURATIONS:
         return read_duration(field, text)
     if field in _MOMENTS:
-        return read_moment(_MOMENTS[field], text)
+        return _moment(field, text)
     if field in _NUMBERS:
         if not text.isascii() or not text.isdigit() or len(text) > 9:  # noqa: PLR2004 - more than any bound
-            raise InvalidInput(field, text, "a number")
+            raise InvalidInput(field, text, "a whole number from 0 on")
         return int(text)
     return text
 
@@ -84,8 +85,12 @@ def _fields(name: str, table: object) -> dict[str, Any]:
 def _value(field: str, value: Any) -> Any:
     if field in _DURATIONS and isinstance(value, str):
         return read_duration(field, value)
-    if field in _MOMENTS and isinstance(value, str):
-        return read_moment(_MOMENTS[field], value)
-    if field in _MOMENTS and (not isinstance(value, datetime) or value.tzinfo is None):
-        raise InvalidInput(_MOMENTS[field], value, "a time with its zone, as in 2026-01-31T12:00:00+01:00")
-    return value
+    return _moment(field, value) if field in _MOMENTS else value
+
+
+def _moment(field: str, value: Any) -> datetime:
+    """Checked here, as errors of `Admin` name `from` as its argument `start`."""
+    name = _MOMENTS[field]
+    moment: datetime = read_moment(name, value) if isinstance(value, str) else value
+    moment_ms(name, moment)
+    return moment

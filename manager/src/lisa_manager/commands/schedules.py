@@ -18,7 +18,7 @@ from lisa_common.errors import InvalidInput, Verbatim
 from lisa_manager import DEFAULT, ManagerSettings, Schedule, ScheduleState
 from lisa_manager.commands.bodies import read_body
 from lisa_manager.commands.schedule_fields import read_schedule_file, value_of
-from lisa_manager.commands.shared import admin_command, complete_schedule, complete_topic, opened
+from lisa_manager.commands.shared import admin_command, complete_schedule, complete_topic, opened, require_topic
 
 __all__ = ["backfill", "delete", "import_", "list_", "pause", "resume", "run_now", "set_", "show", "skip"]
 
@@ -51,6 +51,8 @@ def list_(
     """Lists schedules: when each runs, its next tick, and how many ticks were sent and left out."""
     with opened(settings) as admin:
         states = admin.list_schedules(topic)
+        if topic and not states:
+            require_topic(admin, topic)
     if json:
         print_json([_document(state) for state in states])
         return

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, NoReturn
 
@@ -158,7 +159,8 @@ def _show(console: Console, reader: Reader, seconds: float) -> NoReturn:
     try:
         with Live(console=console, auto_refresh=False, screen=True) as screen:
             while not failures:
-                width, height = console.size
+                # As tables are: by rich's own measure, COLUMNS=0 leaves no room for anything.
+                width, height = console.size = get_terminal_size()
                 screen.update(render(reader, datetime.now(UTC), seconds, width=width, height=height), refresh=True)
                 time.sleep(min(seconds, _TICK_S))
     finally:
