@@ -88,9 +88,9 @@ def list_messages(
         keys,
         decode=partial(_page, state, newest_first),
         state=state.value,
-        score=_number(start.score),
+        score=repr(start.score),
         member=start.member,
-        end_score=_number(end.score),
+        end_score=repr(end.score),
         end_member=end.member,
         limit=limit,
         max_bytes=max_bytes,
@@ -124,8 +124,8 @@ def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) ->
     """Cuts the messages between two points into ranges of about `size` messages; at least one range."""
     name = keys.of(state.value)
     first, last = yield [
-        command("ZCOUNT", name, "-inf", f"({_number(start.score)}"),
-        command("ZCOUNT", name, "-inf", _number(end.score)),
+        command("ZCOUNT", name, "-inf", f"({start.score!r}"),
+        command("ZCOUNT", name, "-inf", repr(end.score)),
     ]
     cuts: Sequence[Any] = ()
     if ranks := range(first + size, last, size):
@@ -134,7 +134,3 @@ def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) ->
     # Points that moved between the two calls may lie outside, or out of order.
     ordered = sorted({point for point in inner if start < point < end})
     return list(itertools.pairwise((start, *ordered, end)))
-
-
-def _number(score: float) -> str:
-    return repr(score)
