@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
-from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.record import Record, read_record
 from lisa_common.model.scores import due_ms_of
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
@@ -112,11 +112,7 @@ def _page(state: State, newest_first: bool, reply: Any) -> Page:  # noqa: FBT001
 def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failure: bytes | None) -> Listed:
     name = text_of(member)
     group, id = (None, name) if state is State.WAITING else split_copy(name)
-    record, unreadable = None, ""
-    try:
-        record = None if data is None or is_cancelled(data) else unpack_record(data)
-    except UnreadableRecord as error:
-        unreadable = f"unreadable record: {error}"
+    record, unreadable = read_record(data)
     return Listed(state, group or None, id, due_ms_of(score), record, read_failure(failure), unreadable, name)
 
 

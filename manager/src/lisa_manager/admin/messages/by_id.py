@@ -1,14 +1,13 @@
 """Finding, aborting, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.message import due_argument
-from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.record import Record, read_record
 from lisa_common.model.sharding import by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow
@@ -65,8 +64,8 @@ def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Recor
         for of_shard, reply in zip(places.values(), replies, strict=True):
             found = zip(of_shard, reply, strict=True) if not isinstance(reply, str) else ()
             for id, data in found:
-                with suppress(UnreadableRecord):
-                    read |= {id: unpack_record(data)} if data is not None and not is_cancelled(data) else {}
+                record, _ = read_record(data)
+                read |= {id: record} if record else {}
     return read
 
 
