@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
+from lisa_common.client.options import Connecting
 from lisa_common.client.outage import Outage
 from lisa_common.client.retry import PipelineRetry
 from lisa_common.client.wire import has_errors
@@ -51,9 +52,7 @@ class Shell(Generic[Server]):
         self.refusals = address.refusals
         """Optional commands that the server has refused so far."""
         self._is_closed = False
-        self._connect: Callable[[], Server] = lambda: kind(
-            address, name=name, timeout_s=timeout_s, max_connections=max_connections
-        )
+        self._connect: Callable[[], Server] = lambda: kind(address, Connecting(name, timeout_s, max_connections))
         # Made now, as it refuses options of the URL that it does not know.
         self._first: Server | None = self._connect()
 
