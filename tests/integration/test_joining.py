@@ -15,7 +15,7 @@ from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.registry import Topics
 from lisa_manager import resharding
-from lisa_manager.shard_groups import groups as groups_of
+from lisa_manager.queries import groups as groups_of
 from support.commands import Commands
 from support.queue import outgoing
 from support.stepping import Stepped, interleavings

@@ -16,9 +16,7 @@ from typing import Any
 
 from lisa_common.escaping import safe_text, shown, shown_lines
 
-__all__ = ["LOG_FORMATS", "configure_logging", "event", "is_json", "moment"]
-
-LOG_FORMATS = ("text", "json")
+__all__ = ["configure_logging", "event", "is_json", "moment"]
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:

@@ -1,28 +1,35 @@
 """Reading calls that the flows of operators share, and how to read their replies. Nothing here writes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from lisa_common.errors import OF_THE_SERVER, LisaError, UnknownTopic
-from lisa_common.model.delivery import Entry, entry_of
-from lisa_common.model.keys import ShardKeys, text_of, topics_key
+from lisa_common.errors import OF_THE_SERVER, LisaError, NoGroup, UnknownTopic
+from lisa_common.model.delivery import Entry, entries_of
+from lisa_common.model.keys import ShardKeys, bytes_of, text_of, topics_key
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.registry import parse_topic, read_registry
-from lisa_common.protocol.replies import pairs
+from lisa_common.protocol.replies import fields_of, pairs
 from lisa_common.validation import check_name
 
 __all__ = [
     "PAGE",
+    "GroupInfo",
     "chunks",
+    "consumers",
     "entries",
     "first_error",
+    "group_names",
+    "groups",
     "layouts_of",
     "list_layouts",
     "read_all",
     "require_stored_topic",
     "require_topic",
     "scored",
+    "stream_fields",
 ]
 
 T = TypeVar("T")
@@ -33,11 +40,64 @@ PAGE = 1_000
 
 def entries(keys: ShardKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
     """Entries of the ready stream, oldest first."""
-    return command("XRANGE", keys.of("ready"), first, last, "COUNT", count, decode=_entries)
+    return command("XRANGE", keys.of("ready"), first, last, "COUNT", count, decode=entries_of)
 
 
-def _entries(reply: list[Any]) -> list[Entry]:
-    return [entry_of(entry, values) for entry, values in reply]
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group as the server has it."""
+
+    name: str
+    consumers: int
+    pending: int
+    last: str
+    """The entry delivered last."""
+    lag: int | None
+    """Entries not delivered yet; None where the server does not know, as some have been deleted."""
+
+
+def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
+    """The groups of a shard, by name; none where the stream does not exist."""
+    return _info("GROUPS", keys, decode=lambda infos: sorted(map(_group, infos), key=attrgetter("name")))
+
+
+def _group(info: list[Any]) -> GroupInfo:
+    fields = fields_of(info)
+    return GroupInfo(
+        name=text_of(fields["name"]),
+        consumers=fields["consumers"],
+        pending=fields["pending"],
+        last=fields["last-delivered-id"].decode(),
+        lag=fields.get("lag"),
+    )
+
+
+def group_names(shards: Sequence[ShardKeys]) -> Flow[set[str]]:
+    """The names of all groups in any of the shards."""
+    by_shard: list[list[GroupInfo]] = yield [groups(keys) for keys in shards]
+    return {group.name for of_shard in by_shard for group in of_shard}
+
+
+def consumers(keys: ShardKeys, group: str) -> Call[list[dict[str, Any]]]:
+    """The fields of each consumer of a group; none where the group does not exist."""
+    return _info("CONSUMERS", keys, bytes_of(group), decode=lambda infos: [fields_of(info) for info in infos])
+
+
+def stream_fields(keys: ShardKeys, *options: str | int) -> Call[dict[str, Any]]:
+    """What the server says of the ready stream; empty where it does not exist."""
+    return _info("STREAM", keys, *options, decode=fields_of)
+
+
+def _info(kind: str, keys: ShardKeys, *options: str | bytes | int, decode: Callable[[Any], T]) -> Call[T]:
+    def decode_existing(reply: Any) -> T:
+        if not isinstance(reply, LisaError):
+            return decode(reply)
+        # Any other error is a problem of the shard or the server.
+        if isinstance(reply, NoGroup) or "no such key" in str(reply):
+            return decode([])
+        raise reply
+
+    return command("XINFO", kind, keys.of("ready"), *options, decode=decode_existing, takes_errors=True)
 
 
 def require_topic(prefix: str, topic: str) -> Flow[Layout]:
@@ -88,10 +148,11 @@ def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError |
 
     `partial` is for readers of a Cluster that do without the shards of a node that is away.
     """
-    error = error_in(results)
-    if isinstance(error, OF_THE_SERVER) and not partial:
-        raise error
-    return error
+    errors = [result for result in results if isinstance(result, LisaError)]
+    of_server = [error for error in errors if isinstance(error, OF_THE_SERVER)]
+    if of_server and not partial:
+        raise of_server[0]
+    return errors[0] if errors else None
 
 
 def read_all(calls: Sequence[Call[Any]]) -> Flow[list[Any]]:

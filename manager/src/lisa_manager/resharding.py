@@ -13,7 +13,8 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
 from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
-from lisa_manager.shard_groups import drop_in_shards, group_names
+from lisa_manager.queries import group_names
+from lisa_manager.shard_groups import drop_in_shards
 from lisa_manager.topic_drop import drop_empty
 from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
@@ -159,6 +160,7 @@ def _new_shards(before: Layout, after: Layout) -> list[ShardKeys]:
 
 
 def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
+    # Not as readers do it: what they salvage of a damaged policy must not be stored.
     stored: bytes | None = yield command("HGET", topics_key(prefix), check_name("topic", topic))
     if stored is None:
         raise UnknownTopic(topic)

@@ -1,4 +1,4 @@
-"""Reads the groups of shards, and drops a group beside running managers.
+"""Drops a group of shards beside running managers.
 
 Entries of the stream, `retry` and `garbage` name the copies that a group owes; with several groups, `owed` does as
 well. Copies that only entries name end first, page by page, while the group exists and so keeps them from being
@@ -8,71 +8,19 @@ can run again to finish; and while a group owes much, a check does not find it m
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.protocol import consuming, managing
-from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.replies import fields_of
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.scanning import scan
 
-__all__ = ["GroupInfo", "drop_in_shards", "group_names", "groups"]
+__all__ = ["drop_in_shards"]
 
 _PAGE = 1_000
 """How much is read at a time."""
 
 _STEP = 200
 """Most copies that one script call ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """A consumer group as the server has it."""
-
-    name: str
-    consumers: int
-    pending: int
-    last: str
-    """The entry delivered last."""
-    lag: int | None
-    """Entries not delivered yet; None where the server does not know, as some have been deleted."""
-
-
-def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
-    """The groups of a shard, by name; none where the stream does not exist."""
-
-    def decode(reply: Any) -> list[GroupInfo]:
-        if isinstance(reply, LisaError):
-            return _none_of(reply)
-        return sorted((_group(info) for info in reply), key=lambda group: group.name)
-
-    return command("XINFO", "GROUPS", keys.of("ready"), decode=decode, takes_errors=True)
-
-
-def _none_of(error: LisaError) -> list[GroupInfo]:
-    # Without a stream there are no groups. Any other error is a problem of the shard or the server.
-    if "no such key" in str(error):
-        return []
-    raise error
-
-
-def _group(info: list[Any]) -> GroupInfo:
-    fields = fields_of(info)
-    return GroupInfo(
-        name=text_of(fields["name"]),
-        consumers=fields["consumers"],
-        pending=fields["pending"],
-        last=fields["last-delivered-id"].decode(),
-        lag=fields.get("lag"),
-    )
-
-
-def group_names(shards: Sequence[ShardKeys]) -> Flow[set[str]]:
-    """The names of all groups in any of the shards."""
-    by_shard: list[list[GroupInfo]] = yield [groups(keys) for keys in shards]
-    return {group.name for of_shard in by_shard for group in of_shard}
 
 
 def drop_in_shards(shards: Sequence[ShardKeys], group: str, *, force: bool) -> Flow[int | None]:

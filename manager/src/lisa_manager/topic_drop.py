@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
+from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys, history_key, idle_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
@@ -15,8 +15,7 @@ from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, scr
 from lisa_common.protocol.registry import mark_drop, parse_topic, store_policy
 from lisa_common.protocol.replies import numbers
 from lisa_common.validation import check_bool
-from lisa_manager.queries import first_error, require_stored_topic
-from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.queries import first_error, groups, require_stored_topic
 from lisa_manager.topic_limits import apply_limits
 
 __all__ = ["Dropped", "drop_empty", "drop_topic"]
@@ -123,8 +122,10 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
     if not force and not last:
         # They go after the topic. A message that comes until then keeps its shard, with its groups and known ids.
         return True
-    for keys in layout.served:
-        gone.groups |= yield from _group_names(keys)
+    infos = yield IndependentCalls(groups(keys) for keys in layout.served)
+    first_error(infos)
+    # A key that is no stream has no groups. A damaged topic can be dropped as well.
+    gone.groups |= {group.name for of_shard in infos if not isinstance(of_shard, LisaError) for group in of_shard}
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
         scheduled = force and not last
@@ -144,17 +145,6 @@ def _drop_each(shards: Sequence[ShardKeys], calls: Sequence[Call[list[int]]], go
     if error := first_error(replies):
         raise error
     return all(done for done, *_ in outcomes.values())
-
-
-def _group_names(keys: ShardKeys) -> Flow[set[str]]:
-    try:
-        infos: list[GroupInfo] = yield groups(keys)
-    except OF_THE_SERVER:
-        raise
-    except LisaError:
-        # The key is no stream, so it has no groups. A damaged topic can be dropped as well.
-        return set()
-    return {group.name for group in infos}
 
 
 def drop_empty(keys: ShardKeys, revision: int) -> Call[list[int]]:

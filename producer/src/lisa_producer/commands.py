@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
-from typer.models import OptionInfo
 
 from lisa_common.cli.completion import completed_by
-from lisa_common.cli.options import JsonFlag, with_settings
+from lisa_common.cli.options import JsonFlag, option, with_settings
 from lisa_common.cli.output import print_json, say, shown_moment
 from lisa_common.cli.parse import read_duration, read_headers, read_moment
 from lisa_common.cli.program import EXIT_INTERRUPTED, EXIT_NOT_DONE, EXIT_WRONG, interrupts_restored
@@ -39,11 +38,6 @@ _MOST_BYTES = 512 * 1024 * 1024
 """Read from standard input, which may be endless; no policy allows so large a body."""
 
 
-def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
-    option: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
-    return option
-
-
 def _topics(settings: ProducerSettings, _: typer.Context) -> list[str]:
     # The client is imported where it is used: help needs none.
     from lisa_common.client.connection import Connection  # noqa: PLC0415
@@ -64,7 +58,7 @@ Body = Annotated[
 
 ConfirmOption = Annotated[
     str | None,
-    _option(
+    option(
         "Wait for this many replicas, for the disk, or both, at most 1s or the time given: 1, fsync, 2,fsync,5s.",
         "WHAT",
     ),
@@ -85,19 +79,19 @@ def send(
     body: Body = None,
     *,
     delay: Annotated[
-        str | None, _option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
+        str | None, option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
     ] = None,
-    at: Annotated[str | None, _option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
-    id: Annotated[str | None, _option("Send only if no message has this id.", "ID")] = None,
+    at: Annotated[str | None, option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
+    id: Annotated[str | None, option("Send only if no message has this id.", "ID")] = None,
     if_exists: Annotated[
-        str | None, _option("replace: replace a message of this id that still waits or is to be retried.", "WHAT")
+        str | None, option("replace: replace a message of this id that still waits or is to be retried.", "WHAT")
     ] = None,
-    ttl: Annotated[str | None, _option("Deliver at most this long after the due time.", "TIME")] = None,
-    max_retries: Annotated[int | None, _option("Most retries after the first delivery.", "NUMBER")] = None,
-    priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
-    key: Annotated[str | None, _option("What it is about; a topic may limit the messages of a key.", "KEY")] = None,
+    ttl: Annotated[str | None, option("Deliver at most this long after the due time.", "TIME")] = None,
+    max_retries: Annotated[int | None, option("Most retries after the first delivery.", "NUMBER")] = None,
+    priority: Annotated[int | None, option("Highest first among messages due in the same ms.", "NUMBER")] = None,
+    key: Annotated[str | None, option("What it is about; a topic may limit the messages of a key.", "KEY")] = None,
     confirm: ConfirmOption = None,
-    header: Annotated[list[str] | None, _option("A header; repeat the option for more.", "KEY=VALUE")] = None,
+    header: Annotated[list[str] | None, option("A header; repeat the option for more.", "KEY=VALUE")] = None,
     json: JsonFlag = False,
     settings: ProducerSettings,
 ) -> None:
@@ -191,7 +185,7 @@ def load(
         str, typer.Argument(metavar="FILE", help="Lines of JSON; - for standard input.", show_default=False)
     ],
     *,
-    topic: Annotated[str | None, _option("Topic of lines without a topic.", "TOPIC")] = None,
+    topic: Annotated[str | None, option("Topic of lines without a topic.", "TOPIC")] = None,
     resume: Annotated[int, typer.Option(min=1, metavar="LINE", help="Begin with this line.", show_default=False)] = 1,
     stable_ids: Annotated[
         bool, typer.Option("--stable-ids", help="Give lines without an id one made of file, line number and content.")

@@ -98,12 +98,6 @@ class RequestQueue:
 
     def take_batch(self) -> list[PendingRequest]:
         """The requests of the next call, within the limits of a batch; may be empty."""
-        if len(self.pending) <= self.settings.batch_messages and (
-            sum([request.size for request in self.pending]) <= self.settings.batch_bytes
-        ):
-            whole = self.under_way = [request for request in self.pending if not request.is_abandoned()]
-            self.pending.clear()
-            return whole
         batch: list[PendingRequest] = []
         self.under_way = batch
         left = self.settings.batch_bytes
@@ -125,14 +119,8 @@ class RequestQueue:
     def settle(self, results: Sequence[Any]) -> list[PendingRequest]:
         """Takes the results of the call under way. Returns the finished requests; the others go back to the front."""
         batch, self.under_way = self.under_way, ()
-        # Mostly, all have the same type.
-        if not any(issubclass(kind, LisaError) for kind in set(map(type, results))):
-            if self.failures:
-                self.outage.end(tried_again=True)
-            self.failure, self.failures, self.delay_s = None, 0, 0.0
-            for request, result in zip(batch, results, strict=True):
-                request.done, request.outcome = True, result
-            return list(batch)
+        if self.failures and not any(isinstance(result, LisaError) for result in results):
+            self.outage.end(tried_again=True)
         self.failure = next((result for result in results if isinstance(result, ServerError)), None)
         retryable = [isinstance(result, LisaError) and self._is_retryable(result) for result in results]
         self.failures = self.failures + 1 if any(retryable) else 0

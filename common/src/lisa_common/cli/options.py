@@ -12,17 +12,24 @@ import typer
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
+from typer.models import OptionInfo
 
 from lisa_common.cli.output import say
 from lisa_common.logs import configure_logging, event, is_json
 from lisa_common.settings import Settings
 
-__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "set_parameters", "with_settings"]
+__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "option", "set_parameters", "with_settings"]
 
 logger = logging.getLogger(__name__)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
+    """An option whose help tells its default, if it has one."""
+    made: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
+    return made
 
 
 def with_settings(

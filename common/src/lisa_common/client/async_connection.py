@@ -13,12 +13,11 @@ from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.client.cluster.async_cluster import AsyncCluster
 from lisa_common.client.per_loop import PerLoop, close_with_loop
-from lisa_common.client.retry import PipelineRetry
-from lisa_common.client.shell import Shell
-from lisa_common.client.wire import has_errors, read_reply
+from lisa_common.client.shell import Shell, one
+from lisa_common.client.wire import read_reply
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, Flow, Pause, complete, rests, unfinished
+from lisa_common.protocol.call import Call, Flow
 
 __all__ = ["AsyncConnection"]
 
@@ -48,55 +47,24 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
 
     async def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
         """Drives a flow to its result. Patience ends after `patience_s`, or at `deadline` of the monotonic clock."""
-        if deadline is None:
-            deadline = time.monotonic() + patience_s
+        driven = self._driven(flow, time.monotonic() + patience_s if deadline is None else deadline)
         try:
-            step = next(flow)
+            step = next(driven)
             while True:
-                if isinstance(step, Pause):
-                    self.refusals.note(step.refused)
-                    await asyncio.sleep(step.seconds)
-                    step = flow.send(())
-                    continue
-                calls = (step,) if isinstance(step, Call) else step
-                try:
-                    results = await self._complete(calls, deadline)
-                except LisaError as error:
-                    step = flow.throw(error)
+                if isinstance(step, float | int):
+                    await asyncio.sleep(step)
+                    step = driven.send([])
                 else:
-                    step = flow.send(results[0] if isinstance(step, Call) else results)
+                    step = driven.send(await self._try(step))
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
-            # An interrupted flow cleans up at once.
-            flow.close()
+            driven.close()
 
     async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
         """Makes one call."""
-        result: T = (await self._complete((call,), time.monotonic() + patience_s))[0]
-        return result
-
-    async def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        results = await self._retry(calls, deadline)
-        while parts := unfinished(results):
-            complete(calls, results, parts, await self._retry(rests(calls, results, parts), deadline))
-        return results
-
-    async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        began = time.monotonic()
-        results = await self._try(calls)
-        if not has_errors(results):
-            if self.outage.began is not None:
-                self.outage.end(tried_again=False)
-            return results
-        retry = PipelineRetry(calls, results, deadline, self.outage, began)
-        while retry.left:
-            await asyncio.sleep(retry.delay_s)
-            retry.take(await self._try(retry.next_calls()))
-        if not has_errors(retry.results):
-            self.outage.end(tried_again=True)
-        return retry.results
+        return await self.run(one(call), patience_s=patience_s)
 
     async def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:
         try:

@@ -15,7 +15,7 @@ from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.connection_pool import AsyncConnectionPool, Place
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
 from lisa_common.client.node_core import check_greeting, greeting, repeats
-from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.options import NO_RETRY, UNBOUNDED, Connecting, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
@@ -29,7 +29,6 @@ from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreacha
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
 from lisa_common.protocol.call import Call, command
-from lisa_common.settings import MAX_CONNECTIONS
 
 __all__ = ["AsyncNode"]
 
@@ -52,13 +51,11 @@ class AsyncNode:
     The subscription of `listen` has a connection of its own.
     """
 
-    def __init__(
-        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
-    ) -> None:
+    def __init__(self, address: Address, connecting: Connecting) -> None:
         self._address = address
         self._refusals = address.refusals
-        options = connection_options(address, name=name, timeout_s=timeout_s)
-        limit = options.pop("max_connections", max_connections)
+        options = connection_options(address, connecting)
+        limit = options.pop("max_connections", connecting.max_connections)
         factory = redis.asyncio.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
             max_connections=UNBOUNDED,
@@ -69,7 +66,7 @@ class AsyncNode:
         self._pool = AsyncConnectionPool(limit, factory.make_connection)
         self._client = redis.asyncio.Redis.from_pool(factory)
         self._suspect = True
-        self._timeout_s = timeout_s
+        self._timeout_s = connecting.timeout_s
 
     @property
     def arrived_at(self) -> float:

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 from lisa_common.client.closing import Closing
 from lisa_common.client.cluster.cluster import Cluster
 from lisa_common.client.node import Node
-from lisa_common.client.retry import PipelineRetry
-from lisa_common.client.shell import Shell
-from lisa_common.client.wire import has_errors, read_reply
+from lisa_common.client.shell import Shell, one
+from lisa_common.client.wire import read_reply
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Flow, Pause, complete, rests, unfinished
+from lisa_common.protocol.call import Call, Flow
 
 __all__ = ["Connection"]
 
@@ -49,67 +48,29 @@ class Connection(Shell[Cluster | Node], Closing):
 
         `meanwhile` is called once, while the server works on the flow's first calls, unless they cannot be sent.
         """
-        if deadline is None:
-            deadline = time.monotonic() + patience_s
+        driven = self._driven(flow, time.monotonic() + patience_s if deadline is None else deadline)
         try:
-            step = next(flow)
+            step = next(driven)
             while True:
-                if isinstance(step, Pause):
-                    self.refusals.note(step.refused)
-                    time.sleep(step.seconds)
-                    step = flow.send(())
-                    continue
-                calls = (step,) if isinstance(step, Call) else step
-                try:
-                    work, meanwhile = meanwhile, None
-                    results = self._complete(calls, deadline, work)
-                except LisaError as error:
-                    step = flow.throw(error)
+                if isinstance(step, float | int):
+                    time.sleep(step)
+                    step = driven.send([])
                 else:
-                    step = flow.send(results[0] if isinstance(step, Call) else results)
+                    work, meanwhile = meanwhile, None
+                    step = driven.send(self._try(step, work))
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
-            # An interrupted flow cleans up at once.
-            flow.close()
+            driven.close()
 
     def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
         """Makes one call."""
-        result: T = self._complete((call,), time.monotonic() + patience_s)[0]
-        return result
+        return self.run(one(call), patience_s=patience_s)
 
-    def _complete(
-        self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
-    ) -> list[Any]:
-        results = self._retry(calls, deadline, meanwhile)
-        while parts := unfinished(results):
-            complete(calls, results, parts, self._retry(rests(calls, results, parts), deadline))
-        return results
-
-    def _retry(
-        self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
-    ) -> list[Any]:
-        began = time.monotonic()
+    def _try(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         try:
-            results = self.execute_each(calls, meanwhile)
-        except LisaError as error:
-            results = [error] * len(calls)
-        if not has_errors(results):
-            if self.outage.began is not None:
-                self.outage.end(tried_again=False)
-            return results
-        retry = PipelineRetry(calls, results, deadline, self.outage, began)
-        while retry.left:
-            time.sleep(retry.delay_s)
-            retry.take(self._try(retry.next_calls()))
-        if not has_errors(retry.results):
-            self.outage.end(tried_again=True)
-        return retry.results
-
-    def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        try:
-            return self.execute_each(calls)
+            return self.execute_each(calls, meanwhile)
         except LisaError as error:
             return [error] * len(calls)
 

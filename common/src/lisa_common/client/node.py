@@ -15,7 +15,7 @@ from lisa_common.client.connection_pool import ConnectionPool, ConnectionPools, 
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
 from lisa_common.client.node_core import check_greeting, greeting, repeats
-from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.options import NO_RETRY, UNBOUNDED, Connecting, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
@@ -26,7 +26,6 @@ from lisa_common.client.wire import (
 )
 from lisa_common.errors import LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call
-from lisa_common.settings import MAX_CONNECTIONS
 
 __all__ = ["Node"]
 
@@ -49,14 +48,12 @@ class Node:
     The server's errors are replies. Errors of the connection are raised, as LisaErrors.
     """
 
-    def __init__(
-        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
-    ) -> None:
+    def __init__(self, address: Address, connecting: Connecting) -> None:
         self._address = address
         self._refusals = address.refusals
-        self._timeout_s = timeout_s
-        options = connection_options(address, name=name, timeout_s=timeout_s)
-        limit = options.pop("max_connections", max_connections)
+        self._timeout_s = connecting.timeout_s
+        options = connection_options(address, connecting)
+        limit = options.pop("max_connections", connecting.max_connections)
         factory = redis.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
             max_connections=UNBOUNDED,

@@ -2,14 +2,24 @@
 
 import re
 import socket
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.backoff import NoBackoff
 
 from lisa_common.client.address import Address
 from lisa_common.errors import InvalidInput
 
-__all__ = ["CALL", "CHECK_S", "IDLE_S", "NO_RETRY", "PING", "UNBOUNDED", "check_options", "connection_options"]
+__all__ = [
+    "CALL",
+    "CHECK_S",
+    "IDLE_S",
+    "NO_RETRY",
+    "PING",
+    "UNBOUNDED",
+    "Connecting",
+    "check_options",
+    "connection_options",
+]
 
 NO_RETRY = NoBackoff()
 """The Redis client must not repeat commands: it cannot know which are safe to repeat."""
@@ -35,14 +45,22 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPALIVE": 20, "TCP_KEEPINTVL": 5, "TCP_
 """Probes of the kernel, in seconds: proxies that drop idle connections see traffic, and dead ones end in 35 s."""
 
 
-def connection_options(address: Address, *, name: str, timeout_s: float) -> dict[str, Any]:
+class Connecting(NamedTuple):
+    """How a program connects to its servers."""
+
+    name: str
+    timeout_s: float
+    max_connections: int
+
+
+def connection_options(address: Address, connecting: Connecting) -> dict[str, Any]:
     """Options of a connection. Those in the URL win."""
     over_tcp = {} if "path" in address.options else {"socket_keepalive": True, "socket_keepalive_options": _keepalive()}
     return {
-        "client_name": name,
+        "client_name": connecting.name,
         "protocol": 2,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
+        "socket_timeout": connecting.timeout_s,
+        "socket_connect_timeout": connecting.timeout_s,
         "health_check_interval": 30,
         "refusals": address.refusals,
         **over_tcp,

@@ -1,19 +1,28 @@
-"""The part that both shells share: opening connections by a URL or by settings."""
+"""The part that both shells share: opening connections by a URL or by settings, and driving flows, without I/O."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
+from lisa_common.client.options import Connecting
 from lisa_common.client.outage import Outage
-from lisa_common.errors import Closed
+from lisa_common.client.retry import PipelineRetry
+from lisa_common.client.wire import has_errors
+from lisa_common.errors import Closed, LisaError
 from lisa_common.model.keys import wake_channel
+from lisa_common.protocol.call import Call, Flow, Pause, complete, rests, unfinished
 from lisa_common.settings import MAX_CONNECTIONS, Settings
 from lisa_common.tls import NO_TLS, Tls
 
-__all__ = ["Shell"]
+__all__ = ["Shell", "one"]
 
 Server = TypeVar("Server")
+T = TypeVar("T")
+
+Driven = Generator[float | Sequence[Call[Any]], list[Any], T]
+"""Yields calls, and is sent a result or a LisaError for each; or seconds to wait."""
 
 
 class Shell(Generic[Server]):
@@ -43,9 +52,7 @@ class Shell(Generic[Server]):
         self.refusals = address.refusals
         """Optional commands that the server has refused so far."""
         self._is_closed = False
-        self._connect: Callable[[], Server] = lambda: kind(
-            address, name=name, timeout_s=timeout_s, max_connections=max_connections
-        )
+        self._connect: Callable[[], Server] = lambda: kind(address, Connecting(name, timeout_s, max_connections))
         # Made now, as it refuses options of the URL that it does not know.
         self._first: Server | None = self._connect()
 
@@ -75,3 +82,55 @@ class Shell(Generic[Server]):
     def _check_open(self) -> None:
         if self._is_closed:
             raise Closed
+
+    def _driven(self, flow: Flow[T], deadline: float) -> Driven[T]:
+        """Drives a flow to its result. Patience ends at `deadline` of the monotonic clock."""
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, Pause):
+                    self.refusals.note(step.refused)
+                    yield step.seconds
+                    step = flow.send(())
+                    continue
+                calls = (step,) if isinstance(step, Call) else step
+                try:
+                    results = yield from self._complete(calls, deadline)
+                except LisaError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(results[0] if isinstance(step, Call) else results)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            # An interrupted flow cleans up at once.
+            flow.close()
+
+    def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> Driven[list[Any]]:
+        results = yield from self._retry(calls, deadline)
+        while parts := unfinished(results):
+            more = yield from self._retry(rests(calls, results, parts), deadline)
+            complete(calls, results, parts, more)
+        return results
+
+    def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> Driven[list[Any]]:
+        began = time.monotonic()
+        results = yield calls
+        if not has_errors(results):
+            if self.outage.began is not None:
+                self.outage.end(tried_again=False)
+            return results
+        retry = PipelineRetry(calls, results, deadline, self.outage, began)
+        while retry.left:
+            yield retry.delay_s
+            retry.take((yield retry.next_calls()))
+        if not has_errors(retry.results):
+            self.outage.end(tried_again=True)
+        return retry.results
+
+
+def one(call: Call[T]) -> Flow[T]:
+    """A flow of one call."""
+    result: T = yield call
+    return result

@@ -43,7 +43,6 @@ class _Field(NamedTuple):
     low: int
     high: int
     names: Sequence[str] = ()
-    unit_s: int = 0
 
     def number(self, text: str) -> int:
         """The number that a text stands for."""
@@ -54,18 +53,16 @@ class _Field(NamedTuple):
 
 
 _FIELDS: Final = (
-    _Field("second", 0, 59, unit_s=1),
-    _Field("minute", 0, 59, unit_s=60),
-    _Field("hour", 0, 23, unit_s=3_600),
-    _Field("day-of-month", 1, 31, unit_s=86_400),
+    _Field("second", 0, 59),
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day-of-month", 1, 31),
     _Field("month", 1, 12, _MONTHS),
     _Field("day-of-week", 0, _SUNDAY, _DAYS),
 )
 _ITEM = re.compile(r"(\*(?!-)|[0-9A-Z]+)(?:-([0-9A-Z]+))?(?:/([0-9]+))?")
 _OF_MONTH = re.compile(r"([0-9A-Z]+)(L|#[1-5])")
-_OF_CRON = re.compile(rf"(?:[0-9*?,#LW-]|{'|'.join(_DAYS + _MONTHS)})(?:[0-9*?,/#LW-]|{'|'.join(_DAYS + _MONTHS)})*")
 _OF_QUARTZ = r"[0-9]W|(?<![A-Z])L-[0-9]"
-_OF_COMMAND = re.compile(r"[/#].*|.*[^-0-9A-Z*?,/#].*")
 
 
 def read_expression(text: str) -> str:
@@ -109,20 +106,10 @@ def _read_item(field: _Field, text: str) -> str:
     if last == "SUN" and low:
         high, text = _SUNDAY, text.replace("-SUN", f"-{_SUNDAY}")
     if low > high:
-        told = "" if step else f"; write {_upwards(field, low, high)}"
-        raise ValueError(f"the range {first}-{last} goes down{told}")
+        raise ValueError(f"the range {first}-{last} goes down")
     if step:
         _check_step(field, text, int(step), high - low + 1)
     return text
-
-
-def _upwards(field: _Field, low: int, high: int) -> str:
-    """Ranges that go up, for one that goes round the end of a field."""
-    top = field.high
-    if top == _SUNDAY:
-        low, top = low % _SUNDAY, _SUNDAY - 1
-    spans = ((low, top), (field.low, high)) if low > high else ((low, high),)
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def _check_step(field: _Field, text: str, step: int, size: int) -> None:
@@ -130,37 +117,19 @@ def _check_step(field: _Field, text: str, step: int, size: int) -> None:
     if not step:
         raise ValueError("a step is 0")
     if step > size:
-        is_period = text.startswith("*") and field.unit_s
-        told = f"; give every={step * field.unit_s} in place of cron" if is_period else ""
-        raise ValueError(f"the step of {text} is larger than its {size} values{told}")
+        raise ValueError(f"the step of {text} is larger than its {size} values")
 
 
-_UNITS: Final = {"S": 1, "M": 60, "H": 3_600, "D": 86_400, "W": 604_800}
-_PERIOD = r"(?:[0-9]+ ?(?:S|M|H|D|W|SECS?|MINS?|SECONDS?|MINUTES?|HOURS?|DAYS?|WEEKS?) ?)+"
-
-
-def _period(text: str) -> str:
-    """Returns the advice for a period in another program's form."""
-    if not re.fullmatch(_PERIOD, text):
-        return "give every in place of cron"
-    parts = re.findall(r"([0-9]+) ?([SMHDW])", text)
-    return f"give every={sum(int(count) * _UNITS[unit] for count, unit in parts)} in place of cron"
-
-
-def _of_iso(text: str) -> str:
-    # M is minutes behind the T, months before it.
-    date, _, time = text.rpartition("/")[2].partition("T")
-    return _period("" if "M" in date or "Y" in date else date.removeprefix("P") + time)
-
+_EVERY: Final = "give every in place of cron"
 
 _FORMS: Final[Sequence[tuple[str, Callable[[re.Match[str]], str]]]] = (
     (r"CRON\((.*)\)", lambda found: _of_quartz(found[1].split(), "EventBridge")),
-    (r"RATE\((.*)\)", lambda found: f"this is EventBridge's form; {_period(found[1].strip())}"),
+    (r"RATE\(.*\)", lambda _: f"this is EventBridge's form; {_EVERY}"),
     (r"AT\(.*\)", lambda _: "this is EventBridge's form of one moment; send one message with at"),
-    (r"@EVERY (.*)", lambda found: f"this is Go's form; {_period(found[1])}"),
-    (rf"(?:EVERY )?({_PERIOD})", lambda found: f"this is a period; {_period(found[1])}"),
+    (r"@EVERY .*", lambda _: f"this is Go's form; {_EVERY}"),
+    (r"(?:EVERY )?(?:[0-9]+ ?[SMHDW][A-Z]* ?)+", lambda _: f"this is a period; {_EVERY}"),
     (r"(?:RRULE:|DTSTART|FREQ=).*", lambda _: "this is iCalendar's form"),
-    (r"(?:R[0-9]*/.*)?P[0-9T].*", lambda found: f"this is ISO 8601's form; {_of_iso(found[0])}"),
+    (r"(?:R[0-9]*/.*)?P[0-9T].*", lambda _: f"this is ISO 8601's form; {_EVERY}"),
     ("|".join(_OF_SYSTEMD), lambda found: f"this is systemd's form; write {_OF_SYSTEMD[found[0]]}"),
     (r"(?:.* )?(?:\*|[0-9]{4})-.*|.*[0-9*]:[0-9*].*|[A-Z]+\.\..*", lambda _: "this is systemd's form"),
     (r"(?:CRON_)?TZ=([^ ]*) .*", lambda _: "give the zone as tz, not before the fields"),
@@ -186,10 +155,8 @@ def _form_of(text: str) -> str | None:
         if found := re.fullmatch(pattern, text):
             return reason(found)
     fields = text.split()
-    if any(map(_OF_COMMAND.fullmatch, fields[_FIVE:])) and all(map(_OF_CRON.fullmatch, fields[:_FIVE])):
-        return f"this is the line of a crontab; write {' '.join(fields[:_FIVE])} without the command"
     has_year = len(fields) == _SIX and re.search(r"[0-9]{4}", fields[-1])
-    is_long = len(fields) in {_FIVE, _SIX, _SEVEN}
+    is_long = len(fields) in {_FIVE, _SIX} or (len(fields) == _SEVEN and re.fullmatch(r"[-0-9*,/?]+", fields[-1]))
     if is_long and ("?" in text or len(fields) == _SEVEN or has_year or re.search(_OF_QUARTZ, text)):
         is_amazons = len(fields) == _SIX and (has_year or "?" in (fields[2], fields[4]))
         return _of_quartz(fields, "EventBridge" if is_amazons else "Quartz")

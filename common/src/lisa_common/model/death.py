@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lisa_common.validation import MAX_ID_BYTES
+from lisa_common.validation import is_id
 
 __all__ = ["DEATHS", "FIRST_ID", "Death", "add_death", "dead_letter_id", "is_cycle", "read_deaths", "stems_from"]
 
@@ -153,7 +153,7 @@ def dead_letter_id(topic: str, group: str, id: str, died_ms: int, first_id: str)
     name = f"{topic}/{group}/{id}@{died_ms}"
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
     for candidate in (name, f"{topic}/{group}/{first_id}#{digest}@{died_ms}"):
-        if candidate.isprintable() and len(candidate.encode()) <= MAX_ID_BYTES:
+        if is_id(candidate):
             return candidate
     return f"{digest}@{died_ms}"
 

@@ -22,6 +22,7 @@ __all__ = [
     "is_cancelled",
     "pack_content",
     "read_head",
+    "read_record",
     "unpack_head",
     "unpack_record",
 ]
@@ -116,6 +117,16 @@ def unpack_record(data: bytes) -> Record:
     if at > len(data):
         raise UnreadableRecord(f"cut off after {len(data)} bytes")
     return Record(sent_ms, due_ms, data[at:], ttl_ms, max_retries, priority, headers)
+
+
+def read_record(data: bytes | None) -> tuple[Record | None, str]:
+    """A stored record, or what is wrong with it; neither if it is missing or cancelled."""
+    if data is None or is_cancelled(data):
+        return None, ""
+    try:
+        return unpack_record(data), ""
+    except UnreadableRecord as error:
+        return None, f"unreadable record: {error}"
 
 
 def _read_headers(data: bytes) -> dict[str, str]:

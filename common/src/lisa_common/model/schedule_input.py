@@ -22,10 +22,6 @@ def _moment(field: str) -> Callable[[Any], int]:
     return lambda value: moment_ms(field, value)
 
 
-def _body(value: Any) -> bytes:
-    return body_bytes(value, MAX_BODY_BYTES)
-
-
 _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "every": ("every_ms", _ms("every")),
     "ttl": ("ttl_ms", _ms("ttl")),
@@ -34,7 +30,7 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "jitter": ("jitter_ms", _ms("jitter")),
     "start": ("from_ms", _moment("start")),
     "until": ("until_ms", _moment("until")),
-    "body": ("body", _body),
+    "body": ("body", lambda value: body_bytes(value, MAX_BODY_BYTES)),
 }
 
 FIELDS: Final = tuple(

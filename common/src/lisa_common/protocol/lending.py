@@ -10,7 +10,7 @@ from typing import Any
 
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.record import Record, read_record
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.scripts import load
 
@@ -70,16 +70,7 @@ def drop_loan(keys: ShardKeys, group: str, id: str) -> Call[int]:
 
 def lent_record(keys: ShardKeys, id: str) -> Call[Record | None]:
     """The record of a message; None if it has none, was cancelled, or cannot be read."""
-
-    def decode(reply: bytes | None) -> Record | None:
-        if reply is None or is_cancelled(reply):
-            return None
-        try:
-            return unpack_record(reply)
-        except UnreadableRecord:
-            return None
-
-    return command("HGET", keys.of("messages"), id, decode=decode)
+    return command("HGET", keys.of("messages"), id, decode=lambda reply: read_record(reply)[0])
 
 
 def store_note(keys: ShardKeys, id: str, note: bytes, keep_ms: int) -> Call[bool]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
-from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.record import Record, read_record
 from lisa_common.model.scores import due_ms_of
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
@@ -88,9 +88,9 @@ def list_messages(
         keys,
         decode=partial(_page, state, newest_first),
         state=state.value,
-        score=_number(start.score),
+        score=repr(start.score),
         member=start.member,
-        end_score=_number(end.score),
+        end_score=repr(end.score),
         end_member=end.member,
         limit=limit,
         max_bytes=max_bytes,
@@ -112,11 +112,7 @@ def _page(state: State, newest_first: bool, reply: Any) -> Page:  # noqa: FBT001
 def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failure: bytes | None) -> Listed:
     name = text_of(member)
     group, id = (None, name) if state is State.WAITING else split_copy(name)
-    record, unreadable = None, ""
-    try:
-        record = None if data is None or is_cancelled(data) else unpack_record(data)
-    except UnreadableRecord as error:
-        unreadable = f"unreadable record: {error}"
+    record, unreadable = read_record(data)
     return Listed(state, group or None, id, due_ms_of(score), record, read_failure(failure), unreadable, name)
 
 
@@ -124,8 +120,8 @@ def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) ->
     """Cuts the messages between two points into ranges of about `size` messages; at least one range."""
     name = keys.of(state.value)
     first, last = yield [
-        command("ZCOUNT", name, "-inf", f"({_number(start.score)}"),
-        command("ZCOUNT", name, "-inf", _number(end.score)),
+        command("ZCOUNT", name, "-inf", f"({start.score!r}"),
+        command("ZCOUNT", name, "-inf", repr(end.score)),
     ]
     cuts: Sequence[Any] = ()
     if ranks := range(first + size, last, size):
@@ -134,7 +130,3 @@ def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) ->
     # Points that moved between the two calls may lie outside, or out of order.
     ordered = sorted({point for point in inner if start < point < end})
     return list(itertools.pairwise((start, *ordered, end)))
-
-
-def _number(score: float) -> str:
-    return repr(score)

@@ -12,7 +12,7 @@ from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
 from lisa_common.model.message import Outgoing, RepeatedDue, Replacement
-from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.record import Record, is_cancelled, read_record
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import number, numbers, rows
@@ -290,10 +290,7 @@ def _found(id: str, reply: list[Any]) -> Found | None:
         return Found(id, State.FINISHED, None) if finished else None
     if is_cancelled(data):
         return Found(id, State.CANCELLED, None)
-    try:
-        record = unpack_record(data)
-    except UnreadableRecord:
-        record = None
+    record, _ = read_record(data)
     is_expired = record is not None and record.expires_ms is not None and record.expires_ms <= now_ms
     if waiting:
         return Found(id, State.EXPIRED if is_expired else State.WAITING, record)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lisa_common.errors import OF_THE_SERVER, LisaError, NoGroup
-from lisa_common.model.delivery import Entry
+from lisa_common.model.delivery import Entry, entry_place
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, Once
@@ -74,7 +74,7 @@ class LostReads:
         """Takes note of entries that have arrived."""
         for keys, entries in batches:
             # Replies to reads at once may arrive in any order.
-            self._last[keys] = max(self._last.get(keys, "0-0"), entries[-1].entry, key=_order)
+            self._last[keys] = max(self._last.get(keys, "0-0"), entries[-1].entry, key=entry_place)
             if keys in self._lost:
                 self._lost[keys].arrived.update(entry.entry for entry in entries)
 
@@ -116,7 +116,3 @@ class LostReads:
             del self._lost[keys]
         recent = {entry for entry, age_ms in ages if age_ms <= (now - lost.asked) * 1000 + 1}
         return [entry for entry in entries if entry.entry in recent and entry.entry not in lost.arrived]
-
-
-def _order(entry: str) -> tuple[int, ...]:
-    return tuple(map(int, entry.split("-")))

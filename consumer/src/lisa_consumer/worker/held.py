@@ -12,7 +12,6 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NoReturn
 
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
@@ -101,43 +100,38 @@ class HeldDelivery:
 
     def enqueue(self, now: float) -> None:
         """It waits for a slot of its topic, for the others of its batch, or to run alone."""
-        if self.state is not _FETCHED:
-            self._refuse(_QUEUED)
-        self.state, self.queued_at = _QUEUED, now
+        self._move(_QUEUED, _FETCHED)
+        self.queued_at = now
 
     def start(self) -> None:
         """It has a slot, and runs once the server counts it as begun."""
-        if self.state is not _QUEUED:
-            self._refuse(_STARTING)
-        self.state = _STARTING
+        self._move(_STARTING, _QUEUED)
 
     def run(self, now: float) -> None:
         """Its handler is called."""
-        if self.state is not _STARTING:
-            self._refuse(_RUNNING)
-        self.state, self.began_at = _RUNNING, now
+        self._move(_RUNNING, _STARTING)
+        self.began_at = now
 
     def finish(self, now: float) -> None:
         """Its handler has ended, with the outcome that it has."""
-        if self.state is not _RUNNING:
-            self._refuse(_SETTLING)
-        self.state, self.took_s = _SETTLING, now - self.began_at
+        self._move(_SETTLING, _RUNNING)
+        self.took_s = now - self.began_at
 
     def give_back(self, outcome: Postponed = GIVE_BACK) -> None:
         """Its handler is not called here."""
-        if self.state not in _UNBEGUN:
-            self._refuse(_SETTLING)
-        self.state, self.outcome = _SETTLING, outcome
+        self._move(_SETTLING, *_UNBEGUN)
+        self.outcome = outcome
 
     def end(self) -> None:
         """The server has taken its outcome, its lease is lost, or a stop does not wait: then it comes again."""
-        if self.state is not _SETTLING:
-            self._refuse(_ENDED)
+        self._move(_ENDED, _SETTLING)
         # They lead back to the delivery: its body would stay until the garbage collector comes.
-        self.state, self.error, self.batch = _ENDED, None, None
+        self.error = self.batch = None
 
-    def _refuse(self, to: State) -> NoReturn:
-        raise RuntimeError(f"{self.delivery} cannot go from {self.state.value} to {to.value}")
+    def _move(self, to: State, *since: State) -> None:
+        if self.state not in since:
+            raise RuntimeError(f"{self.delivery} cannot go from {self.state.value} to {to.value}")
+        self.state = to
 
 
 def postponed_ms(held: Sequence[HeldDelivery]) -> dict[str, int]:

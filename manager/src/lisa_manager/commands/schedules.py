@@ -7,10 +7,9 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import typer
-from typer.models import OptionInfo
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.options import JsonFlag, YesFlag, option
 from lisa_common.cli.output import print_json, print_table, say, shown_duration, shown_exactly, shown_moment
 from lisa_common.cli.parse import read_headers, read_moment
 from lisa_common.cli.program import confirm
@@ -33,18 +32,13 @@ Name = Annotated[
 ]
 
 
-def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
-    option: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
-    return option
-
-
 Text = str | None
 
 
 @admin_command
 def list_(
     *,
-    topic: Annotated[Text, _option("Only those of this topic.", "TOPIC")] = None,
+    topic: Annotated[Text, option("Only those of this topic.", "TOPIC")] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
@@ -129,21 +123,21 @@ def set_(
     topic: Topic,
     name: Name,
     *,
-    every: Annotated[Text, _option("Runs at the multiples of this time: 30s, 15m, 1h30m, 7d.", "TIME")] = None,
-    cron: Annotated[Text, _option("Runs by this expression: '30 2 * * MON-FRI'.", "EXPRESSION")] = None,
-    tz: Annotated[Text, _option("The time zone of the expression; UTC.", "ZONE")] = None,
-    body: Annotated[Text, _option("Text, sent unchanged.", "BODY")] = None,
-    header: Annotated[list[str] | None, _option("Header of its messages; may be repeated.", "KEY=VALUE")] = None,
-    ttl: Annotated[Text, _option("Deliver at most this long after the tick.", "TIME")] = None,
-    max_retries: Annotated[Text, _option("Most retries after the first delivery.", "NUMBER")] = None,
-    priority: Annotated[Text, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
+    every: Annotated[Text, option("Runs at the multiples of this time: 30s, 15m, 1h30m, 7d.", "TIME")] = None,
+    cron: Annotated[Text, option("Runs by this expression: '30 2 * * MON-FRI'.", "EXPRESSION")] = None,
+    tz: Annotated[Text, option("The time zone of the expression; UTC.", "ZONE")] = None,
+    body: Annotated[Text, option("Text, sent unchanged.", "BODY")] = None,
+    header: Annotated[list[str] | None, option("Header of its messages; may be repeated.", "KEY=VALUE")] = None,
+    ttl: Annotated[Text, option("Deliver at most this long after the tick.", "TIME")] = None,
+    max_retries: Annotated[Text, option("Most retries after the first delivery.", "NUMBER")] = None,
+    priority: Annotated[Text, option("Highest first among messages due in the same ms.", "NUMBER")] = None,
     start: Annotated[Text, typer.Option("--from", help="No tick before.", metavar="MOMENT", show_default=False)] = None,
-    until: Annotated[Text, _option("No tick after.", "MOMENT")] = None,
-    catchup: Annotated[Text, _option("Ticks to send late: latest, all or none.", "WHICH")] = None,
-    catchup_window: Annotated[Text, _option("How late, with all; 1d.", "TIME")] = None,
-    catchup_within: Annotated[Text, _option("Send ticks up to so late, and skip older ones.", "TIME")] = None,
-    overlap: Annotated[Text, _option("While a message is not done: allow another, or skip it.", "HOW")] = None,
-    jitter: Annotated[Text, _option("Delay each tick by less than this.", "TIME")] = None,
+    until: Annotated[Text, option("No tick after.", "MOMENT")] = None,
+    catchup: Annotated[Text, option("Ticks to send late: latest, all or none.", "WHICH")] = None,
+    catchup_window: Annotated[Text, option("How late, with all; 1d.", "TIME")] = None,
+    catchup_within: Annotated[Text, option("Send ticks up to so late, and skip older ones.", "TIME")] = None,
+    overlap: Annotated[Text, option("While a message is not done: allow another, or skip it.", "HOW")] = None,
+    jitter: Annotated[Text, option("Delay each tick by less than this.", "TIME")] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
@@ -247,7 +241,7 @@ def delete(
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML; - for standard input.", show_default=False)],
     *,
-    prune: Annotated[list[str] | None, _option("Delete its other schedules; * for all topics.", "TOPIC")] = None,
+    prune: Annotated[list[str] | None, option("Delete its other schedules; * for all topics.", "TOPIC")] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:

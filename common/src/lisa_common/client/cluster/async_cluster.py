@@ -14,11 +14,11 @@ from lisa_common.client.cluster.nodes import Nodes
 from lisa_common.client.cluster.router import SLOTS
 from lisa_common.client.cluster.silence import PROBE_S
 from lisa_common.client.cluster.slots import members
+from lisa_common.client.options import Connecting
 from lisa_common.client.translation import lisa_error
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call
-from lisa_common.settings import MAX_CONNECTIONS
 
 __all__ = ["AsyncCluster"]
 
@@ -28,10 +28,8 @@ class AsyncCluster(Nodes[AsyncNode]):
 
     _node_type = AsyncNode
 
-    def __init__(
-        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
-    ) -> None:
-        super().__init__(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
+    def __init__(self, address: Address, connecting: Connecting) -> None:
+        super().__init__(address, connecting)
         self._watches: dict[NodeName, AsyncWatch] = {}
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:

@@ -14,9 +14,9 @@ from lisa_common.client.cluster.nodes import Nodes
 from lisa_common.client.cluster.probes import Probes
 from lisa_common.client.cluster.silence import PATIENCE_S, QUIET_S
 from lisa_common.client.node import Node
+from lisa_common.client.options import Connecting
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.protocol.call import Call
-from lisa_common.settings import MAX_CONNECTIONS
 
 __all__ = ["Cluster"]
 
@@ -26,10 +26,8 @@ class Cluster(Nodes[Node]):
 
     _node_type = Node
 
-    def __init__(
-        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
-    ) -> None:
-        super().__init__(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
+    def __init__(self, address: Address, connecting: Connecting) -> None:
+        super().__init__(address, connecting)
         self._probes = Probes(self._router, self._connect_for_probes)
 
     def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from lisa_common.client.address import Address, NodeName
 from lisa_common.client.cluster.router import Router
-from lisa_common.settings import MAX_CONNECTIONS
+from lisa_common.client.options import Connecting
 
 __all__ = ["Nodes"]
 
@@ -17,29 +17,22 @@ class Nodes(Generic[N]):
 
     _node_type: ClassVar[type[Any]]
 
-    def __init__(
-        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
-    ) -> None:
+    def __init__(self, address: Address, connecting: Connecting) -> None:
         self._address = address
-        self._max_connections = address.options.get("max_connections", max_connections)
-        self._name = name
-        self._timeout_s = timeout_s
-        self._router = Router(address.nodes, self._max_connections, address.refusals)
+        self._connecting = connecting
+        self._timeout_s = connecting.timeout_s
+        most = address.options.get("max_connections", connecting.max_connections)
+        self._router = Router(address.nodes, most, address.refusals)
         self._nodes: dict[NodeName, N] = {}
         self._node(address.nodes[0])  # which checks the options of the URL
 
     def _node(self, name: NodeName) -> N:
         node = self._nodes.get(name)
-        return node or self._nodes.setdefault(name, self._connect(name, self._timeout_s))
-
-    def _connect(self, name: NodeName, timeout_s: float) -> N:
-        return self._made(self._address.of(name), timeout_s)
+        return node or self._nodes.setdefault(name, self._node_type(self._address.of(name), self._connecting))
 
     def _connect_for_probes(self, name: NodeName, timeout_s: float) -> N:
         """A connection that is not tested after it was idle: a probe is that test, with limits of its own."""
         address = self._address.of(name)
-        return self._made(replace(address, options={**address.options, "health_check_interval": 0}), timeout_s)
-
-    def _made(self, address: Address, timeout_s: float) -> N:
-        node: N = self._node_type(address, name=self._name, timeout_s=timeout_s, max_connections=self._max_connections)
+        address = replace(address, options={**address.options, "health_check_interval": 0})
+        node: N = self._node_type(address, self._connecting._replace(timeout_s=timeout_s))
         return node

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
 from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.call import Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.replies import fields_of
 from lisa_common.validation import check_bool, check_callable
 from lisa_manager.admin.audit.missing_groups import complete_groups, missing_groups
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.queries import chunks, list_layouts, require_topic
+from lisa_manager.queries import chunks, list_layouts, require_topic, stream_fields
 from lisa_manager.resharding import closed_shards, complete_reshard
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
@@ -23,7 +21,7 @@ from lisa_manager.topic_limits import apply_limits, wrong_shards
 __all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_topics"]
 
 _AT_ONCE = 50
-_LAST = "18446744073709551615-18446744073709551615"
+_LAST = b"18446744073709551615-18446744073709551615"
 _RESET: tuple[Step, ...] = (("reset", "", "", ""),)
 """Marks a problem as repairable, though not by steps on a message."""
 _MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
@@ -139,16 +137,9 @@ def _broken_keys(keys: ShardKeys) -> Flow[list[Problem]]:
         for name, kind in zip(KEY_TYPES, kinds, strict=True)
         if kind not in {b"none", KEY_TYPES[name].encode()}
     ]
-    if kinds[TOPIC_KEYS.index("ready")] == b"stream" and (yield _last_entry(keys)) == _LAST:
+    if kinds[TOPIC_KEYS.index("ready")] == b"stream" and (yield stream_fields(keys)).get("last-generated-id") == _LAST:
         broken.append(Problem(Kind.DAMAGED, "", NO_GROUP, "its stream has used up its entry ids", _RESET))
     return broken
-
-
-def _last_entry(keys: ShardKeys) -> Call[str]:
-    def decode(reply: list[Any]) -> str:
-        return text_of(fields_of(reply)["last-generated-id"])
-
-    return command("XINFO", "STREAM", keys.of("ready"), decode=decode)
 
 
 def _check_messages(keys: ShardKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:

@@ -4,7 +4,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Flow
-from lisa_manager.shard_groups import GroupInfo, groups as groups_of
+from lisa_manager.queries import GroupInfo, groups as groups_of
 
 __all__ = ["complete_groups", "missing_groups"]
 

@@ -16,8 +16,7 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.scanning import Scan, scan
 from lisa_manager.admin.audit.evidence import Copy, Evidence, GroupState
 from lisa_manager.admin.audit.problem import Step
-from lisa_manager.queries import PAGE, entries
-from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.queries import PAGE, GroupInfo, entries, groups
 
 __all__ = ["Look", "Snapshot", "forget_stranger", "look", "read_entries", "read_snapshot", "repair"]
 

@@ -8,8 +8,7 @@ from lisa_common.model.keys import NO_GROUP, ShardKeys, bytes_of, copy_of, split
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_manager.queries import PAGE, chunks, scored
-from lisa_manager.shard_groups import groups
+from lisa_manager.queries import PAGE, chunks, groups, scored
 
 __all__ = ["REASONS", "DeadLetter", "Pages", "Selector", "batches", "count", "named", "purge", "read_merged", "replay"]
 

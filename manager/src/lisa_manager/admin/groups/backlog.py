@@ -12,8 +12,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, IndependentCalls
-from lisa_manager.queries import PAGE, chunks, entries, first_error
-from lisa_manager.shard_groups import GroupInfo
+from lisa_manager.queries import PAGE, GroupInfo, chunks, entries, first_error
 
 __all__ = ["Backlog", "backlogs_of", "read_backlogs"]
 

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.errors import UnknownGroup
-from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.model.keys import ShardKeys, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.groups import join
-from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_bool, check_name
 from lisa_manager.admin.groups import drop
 from lisa_manager.admin.groups.backlog import Backlog, read_backlogs
-from lisa_manager.queries import PAGE, require_topic
-from lisa_manager.shard_groups import GroupInfo, group_names, groups
+from lisa_manager.queries import PAGE, GroupInfo, consumers, group_names, groups, require_topic
 
 __all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups", "require_group"]
 
@@ -145,16 +143,10 @@ def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
 
 
 def _reading(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
-    def decode(reply: Any) -> int:
-        # The group may have been dropped meanwhile.
-        return 0 if isinstance(reply, Exception) else sum(fields_of(info)["idle"] < _READING_MS for info in reply)
-
-    if not names:
-        return {}
-    ready = keys.of("ready")
-    calls = [command("XINFO", "CONSUMERS", ready, bytes_of(name), decode=decode, takes_errors=True) for name in names]
-    counts: list[int] = yield calls
-    return dict(zip(names, counts, strict=True))
+    of_each: list[list[dict[str, Any]]] = (yield [consumers(keys, name) for name in names]) if names else []
+    return {
+        name: sum(info["idle"] < _READING_MS for info in infos) for name, infos in zip(names, of_each, strict=True)
+    }
 
 
 def _count(keys: ShardKeys, name: str) -> Flow[Counter[str]]:

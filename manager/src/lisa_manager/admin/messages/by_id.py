@@ -1,21 +1,20 @@
 """Finding, aborting, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from lisa_common.errors import CannotCombine
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.model.message import due_argument
+from lisa_common.model.record import Record, read_record
 from lisa_common.model.sharding import by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import AbortOutcome, abort as abort_in
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
-from lisa_common.validation import Duration, check_id, check_list, duration_ms, is_id, moment_ms
+from lisa_common.validation import Duration, check_id, check_list, is_id
 from lisa_manager.queries import chunks, require_topic
 
 __all__ = ["abort", "cancel", "find", "id_list", "records", "reschedule"]
@@ -65,8 +64,8 @@ def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Recor
         for of_shard, reply in zip(places.values(), replies, strict=True):
             found = zip(of_shard, reply, strict=True) if not isinstance(reply, str) else ()
             for id, data in found:
-                with suppress(UnreadableRecord):
-                    read |= {id: unpack_record(data)} if data is not None and not is_cancelled(data) else {}
+                record, _ = read_record(data)
+                read |= {id: record} if record else {}
     return read
 
 
@@ -79,9 +78,7 @@ def reschedule(
     prefix: str, topic: str, ids: Sequence[str], *, delay: Duration | None, at: datetime | None
 ) -> Flow[dict[str, RescheduleOutcome]]:
     """Gives messages another due time. Returns the outcome for each id."""
-    if delay is not None and at is not None:
-        raise CannotCombine("delay", delay, "at")
-    due = f"+{duration_ms('delay', 0 if delay is None else delay)}" if at is None else str(moment_ms("at", at))
+    due = due_argument(delay, at)
 
     def call(keys: ShardKeys, batch: Sequence[str]) -> Call[list[tuple[RescheduleOutcome, int]]]:
         return producing.reschedule(keys, [(id, due) for id in batch])

@@ -13,7 +13,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Entry, entry_of, entry_place
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, copy_of
-from lisa_common.model.record import Record, UnreadableRecord, read_head, unpack_record
+from lisa_common.model.record import Record, read_head, read_record
 from lisa_common.protocol import paging
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.fetching import fetch_within
@@ -238,7 +238,7 @@ def _with_records(
         if not is_current and state is State.READY:
             # Cancelled, or left over from an earlier message of the same id: consumers skip it.
             continue
-        record, unreadable = _unpack(data if is_current else None)
+        record, unreadable = read_record(data if is_current else None)
         listed.append(_listed(state, group, item, record=record, failure=read_failure(failure), unreadable=unreadable))
     return listed, [pending[len(records) - 1].entry.entry] if len(records) < len(pending) else None
 
@@ -249,10 +249,3 @@ def _listed(state: State, group: str | None, item: _Pending, **details: Any) -> 
     return ListedMessage(
         item.entry.id or "", state, group, at_ms, consumer=item.consumer, idle_ms=item.idle_ms, **facts
     )
-
-
-def _unpack(data: bytes | None) -> tuple[Record | None, str]:
-    try:
-        return (None, "") if data is None else (unpack_record(data), "")
-    except UnreadableRecord as error:
-        return None, f"unreadable record: {error}"

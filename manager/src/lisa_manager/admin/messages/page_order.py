@@ -13,7 +13,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.paging import END, PAGED, START, Point
 from lisa_common.protocol.producing import State
-from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.queries import GroupInfo, groups
 
 __all__ = ["PageSegment", "Place", "read_cursor", "remaining", "segments_of", "write_cursor"]
 

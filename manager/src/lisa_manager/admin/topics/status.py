@@ -16,8 +16,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.groups.backlog import Backlog, backlogs_of, read_backlogs
 from lisa_manager.admin.topics.limits import shown_limits
 from lisa_manager.admin.topics.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
-from lisa_manager.queries import chunks, first_error, layouts_of, scored
-from lisa_manager.shard_groups import groups
+from lisa_manager.queries import chunks, first_error, groups, layouts_of, scored
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from lisa_common.errors import LisaError
-from lisa_common.model.keys import ShardKeys, text_of
+from lisa_common.model.keys import text_of
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
+from lisa_common.protocol.call import Flow, IndependentCalls
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.queries import chunks, first_error, layouts_of
+from lisa_manager.queries import chunks, first_error, layouts_of, stream_fields
 
 __all__ = ["TopicTraffic", "read_traffic", "read_traffic_of"]
 
@@ -44,34 +42,17 @@ def read_traffic_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow
     """The counters of these topics. With `partial`, a node of a Cluster that is away damages its topics only."""
     by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
-        replies = yield IndependentCalls(map(_counters, shards))
+        # Stream and groups by one command. It also shows an entry, and one that is pending for each group and consumer.
+        replies = yield IndependentCalls(stream_fields(keys, "FULL", "COUNT", 1) for keys in shards)
         for keys, reply in zip(shards, replies, strict=True):
             traffic = by_topic[keys.topic]
             if error := first_error((reply,), partial=partial):
                 traffic.damage = f"{keys.tag}: {error}"
                 continue
-            added, read = reply
-            traffic.added += added
-            for group, count, pending in read:
-                traffic.pending += pending
-                if count is not None:
-                    traffic.read[group] = traffic.read.get(group, 0) + count
+            traffic.added += reply.get("entries-added", 0)
+            for group in map(fields_of, reply.get("groups", ())):
+                traffic.pending += group["pel-count"]
+                if (count := group["entries-read"]) is not None:
+                    name = text_of(group["name"])
+                    traffic.read[name] = traffic.read.get(name, 0) + count
     return list(by_topic.values())
-
-
-def _counters(keys: ShardKeys) -> Call[tuple[int, list[tuple[str, int | None, int]]]]:
-    """Entries that a stream has ever had; and of each group its name, entries read, and entries pending."""
-
-    def decode(reply: Any) -> tuple[int, list[tuple[str, int | None, int]]]:
-        if isinstance(reply, LisaError):
-            if "no such key" in str(reply):
-                return 0, []
-            raise reply
-        stream = fields_of(reply)
-        groups = [fields_of(group) for group in stream["groups"]]
-        return int(stream["entries-added"]), [
-            (text_of(group["name"]), group["entries-read"], group["pel-count"]) for group in groups
-        ]
-
-    # Stream and groups by one command. It also shows an entry, and one that is pending for each group and consumer.
-    return command("XINFO", "STREAM", keys.of("ready"), "FULL", "COUNT", 1, decode=decode, takes_errors=True)
