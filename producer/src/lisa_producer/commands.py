@@ -78,9 +78,7 @@ def send(
     ],
     body: Body = None,
     *,
-    delay: Annotated[
-        str | None, option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
-    ] = None,
+    delay: Annotated[str | None, option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")] = None,
     at: Annotated[str | None, option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
     id: Annotated[str | None, option("Send only if no message has this id.", "ID")] = None,
     if_exists: Annotated[

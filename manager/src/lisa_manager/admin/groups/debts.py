@@ -144,9 +144,7 @@ def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
 
 def _reading(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
     of_each: list[list[dict[str, Any]]] = (yield [consumers(keys, name) for name in names]) if names else []
-    return {
-        name: sum(info["idle"] < _READING_MS for info in infos) for name, infos in zip(names, of_each, strict=True)
-    }
+    return {name: sum(info["idle"] < _READING_MS for info in infos) for name, infos in zip(names, of_each, strict=True)}
 
 
 def _count(keys: ShardKeys, name: str) -> Flow[Counter[str]]:
