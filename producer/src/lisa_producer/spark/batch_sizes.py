@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.lending import store_text
 
 __all__ = ["BatchSizes"]
 
@@ -61,7 +62,7 @@ class BatchSizes:
     def _write(self, begun: int, rows: int) -> Call[object]:
         if not begun and not rows:
             return command("UNLINK", self.keys.query(self.consumer))
-        return command("SET", self.keys.query(self.consumer), f"{begun} {rows}", "PX", _KEPT_MS)
+        return store_text(self.keys.query(self.consumer), f"{begun} {rows}", _KEPT_MS)
 
 
 def _decode(reply: bytes | None) -> tuple[int, int]:
