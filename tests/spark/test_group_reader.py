@@ -287,7 +287,7 @@ def test_available_now_ends(topic: Topic) -> None:
 
 
 def test_a_batch_that_was_finished_before_a_late_restart(topic: Topic) -> None:
-    """Its messages are acked, though their leases have run out; what it has nacked is retried, what was replayed comes."""
+    """Its messages are acked, though their leases have run out; what it has nacked is retried, or replayed."""
     topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=100, backoff_base_ms=1_000).dump())
     topic.send(*"abcd")
     stopped = topic.reader()

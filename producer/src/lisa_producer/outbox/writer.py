@@ -154,11 +154,11 @@ class Outbox:
         if not rows:
             return
         execute, dialect = _executor(connection)
-        if dialect == "postgresql":
+        # In one order, so that two calls with the same ids cannot deadlock.
+        locks = sorted({_lock_of(topic, id) for id in shared})
+        if dialect == "postgresql" and locks:
             # A row's id is assigned before the commit: without it, a row could come before one that committed first.
-            # In one order, so that two calls with the same ids cannot deadlock.
-            if locks := sorted({_lock_of(topic, id) for id in shared}):
-                execute(_TAKE_LOCKS, {"locks": locks})
+            execute(_TAKE_LOCKS, {"locks": locks})
         execute(_INSERT, [dict.fromkeys(_VALUES) | row | {"command": command, "topic": topic} for row in rows])
         if self._notify and dialect == "postgresql":
             execute(NOTIFY, {})

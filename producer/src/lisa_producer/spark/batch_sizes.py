@@ -9,6 +9,7 @@ named for the query's consumer: `begun rows`, batches begun since the last succe
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, command
@@ -59,7 +60,7 @@ class BatchSizes:
     def _read(self) -> Call[tuple[int, int]]:
         return command("GET", self.keys.query(self.consumer), decode=_decode)
 
-    def _write(self, begun: int, rows: int) -> Call[object]:
+    def _write(self, begun: int, rows: int) -> Call[Any]:
         if not begun and not rows:
             return command("UNLINK", self.keys.query(self.consumer))
         return store_text(self.keys.query(self.consumer), f"{begun} {rows}", _KEPT_MS)

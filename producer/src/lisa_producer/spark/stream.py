@@ -257,9 +257,10 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Notes what the batch has: only the next run learns from Spark whether it was finished before a stop."""
         parts = list(self._noted_parts(ranges, is_whole=is_whole))
         head = json.dumps({"last": _offset(consumer, last), "parts": len(parts)})
-        # The head first: the other order could leave parts of a batch that has not begun, for the head of one that ended.
-        for name, text in (("", head), *enumerate(parts)):
-            self._call(store_text(self._noted(consumer, name), text, _NOTED_MS))
+        # The head first: else a death between them leaves parts of a new batch, with the head of one that has ended.
+        self._call(store_text(self._noted(consumer), head, _NOTED_MS))
+        for number, part in enumerate(parts):
+            self._call(store_text(self._noted(consumer, number), part, _NOTED_MS))
 
     def _noted_parts(self, ranges: Sequence[Entries], *, is_whole: bool) -> Iterator[str]:
         for keys in dict.fromkeys(each.keys for each in ranges):
