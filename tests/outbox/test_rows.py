@@ -50,12 +50,13 @@ def test_times_at_the_end_of_the_range_hold_up_nothing(
 
 
 def test_rows_without_a_topic_are_set_aside(engine: Engine, relays: Callable[..., Relay]) -> None:
-    """And those of the topics after it go on."""
+    """And those of a name that none can be; the others go on. MariaDB takes names that differ by blanks for equal."""
     row = {"command": "send", "message_id": "a", "due": "+60000", "created_ms": now_ms(), "body": b"x"}
     with engine.begin() as connection:
-        for topic in ("", "orders"):
+        for topic in ("", "orders ", "orders"):
             connection.execute(insert(ROWS).values(row | {"topic": topic}))
-    assert relays(engine).relay_once() == 2
+    assert sum(iter(relays(engine).relay_once, 0)) == 3
+    assert read_backlog(engine).set_aside == 2
     assert find_problems(engine)[0].startswith(
         "1 rows for no topic are set aside, the first (id 1) because topic must be "
     )
