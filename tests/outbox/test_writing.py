@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, event, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -80,13 +80,17 @@ def test_many_messages_are_sent_at_once(
         Message(body=1, delay=60),
         Message(body="two", delay=60, id="order-2", headers={"a": "b"}),
         Message(body=b"3", delay=60, id="order-2", if_exists="replace"),
-        *(Message(body=n, delay=60) for n in range(200)),
+        *(Message(body=n, delay=60, id=f"many-{n}") for n in range(200)),
     ]
     connection: Any = connected(engine) if by_driver else engine.connect()
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     for wrong in (Message(body=1, delay=-1), {"body": 1}):
         with pytest.raises(InvalidInput):
             outbox.send_many(connection, "orders", [*messages, wrong])  # type: ignore[list-item]
     ids = outbox.send_many(connection, "orders", iter(messages))
+    # In PostgreSQL, another one takes the locks of all ids.
+    assert by_driver or len(statements) == 1 + (engine.dialect.name == "postgresql")
     assert outbox.send_many(connection, "orders", []) == []
     connection.commit()
     connection.close()
@@ -250,8 +254,8 @@ def test_a_delay_counts_from_the_send(engine: Engine, producer: Producer, relays
     found = producer.find("orders", id)
     assert found
     assert found.due_ms
-    # SQLite and MariaDB cut the time of the statement to ms.
-    assert sent_ms - 2 <= found.due_ms - 60_000 < after_ms + 200
+    # Redis cuts its own time to ms.
+    assert sent_ms - 1 < found.due_ms - 60_000 < after_ms + 200
 
 
 def test_a_due_time_that_passed_is_now(postgres: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:

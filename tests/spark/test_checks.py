@@ -48,6 +48,10 @@ BAD_OPTIONS = {
         {"idColumn": "x", "bodyColumn": "X"},
         "option idColumn must be a column that no other option names; got 'x'",
     ),
+    "column of another name": (
+        {"bodyColumn": "payload"},
+        "column must be one of payload, topic, id, due_at, .*; got 'body'",
+    ),
     "unconfirmed change": (
         {"operation": "cancel", "confirmReplicas": 1},
         "option confirmReplicas cannot be combined with operation=cancel",

@@ -93,6 +93,20 @@ def test_few_in_flight(topic: Topic, admin: Admin) -> None:
     assert topic.pending() == 0
 
 
+def test_a_full_server_drains(own_server: Callable[..., Server]) -> None:
+    """Sends are refused there; what is ready is read, handled and acked."""
+    server = own_server(maxmemory_policy="noeviction")
+    topic = Topic(server.url, "lisa")
+    query = Query(topic)
+    assert not query.run()
+    topic.send(*"abc")
+    topic.client.config_set("maxmemory", 1)
+    assert not query.run()
+    assert sorted(query.handled) == list("abc")
+    assert topic.client.hlen(topic.keys.of("messages")) == 0
+    topic.close()
+
+
 def test_poison_where_few_are_in_flight(topic: Topic, admin: Admin) -> None:
     """What is given back passes the door again, without an attempt; only the poison dies."""
     admin.set_policy("orders", max_in_flight=4, max_retries=1, backoff_base_ms=1)

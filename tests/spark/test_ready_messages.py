@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from lisa_common.client.connection import Connection
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.producing import State
 from lisa_producer.spark.ready_messages import EntrySpan, list_entries, read_groups
@@ -53,3 +54,19 @@ def test_a_topic_in_which_nothing_was_ready_yet(redis_url: str, prefix: str, sta
         parts = connection.run(read_groups(ShardKeys(prefix, "orders"), EntrySpan(state, "0-0", "+")))
         rows = [row for part in parts for row in connection.run(list_entries("orders", part, part.after))[0]]
     assert rows == []
+
+
+@pytest.mark.parametrize("state", [State.READY, State.DELIVERED])
+def test_records_that_cannot_be_read(redis_url: str, prefix: str, client: redis.Redis, state: State) -> None:
+    """The read fails: rows that are missing look like messages that are not there."""
+    with Connection(redis_url) as connection:
+        queue = Queue(connection, ShardKeys(prefix, "orders"))
+        queue.join("g")
+        queue.send("a")
+        queue.send("b")
+        assert queue.read("g", limit=1)
+        client.delete(queue.keys.of("messages"))
+        client.set(queue.keys.of("messages"), "x")
+        [part] = connection.run(read_groups(queue.keys, EntrySpan(state, "0-0", "+")))
+        with pytest.raises(LisaError, match="cannot fetch 1 messages of orders: WRONGTYPE"):
+            connection.run(list_entries("orders", part, part.after))

@@ -86,6 +86,9 @@ class Page:
         try:
             return self._run(read_blocks(self._path.read_text("utf-8")))
         finally:
+            # Engines of SQLAlchemy: the connections of a program end with it, but pages run in this one.
+            for close in [each.dispose for each in self._names.values() if hasattr(each, "dispose")]:
+                close()
             for process in self._background:
                 process.send_signal(signal.SIGTERM)
             codes = [process.wait(30) for process in self._background]

@@ -133,7 +133,7 @@ ROLES = {
             "failures owed expiring busy": "exists",
             "busy": "hdel hexists hmget hsetnx",
             **_PASSES_SLOTS,
-            "query:*": "get set unlink",
+            "query:*": "evalsha get pexpire set unlink",
             "door": "exists hdel hget hmget hset",
             "schedules ticks": "hdel hget hset",
         },

@@ -24,6 +24,7 @@ __all__ = [
     "read_note",
     "store_loan",
     "store_note",
+    "store_text",
 ]
 
 SLACK_MS = 60_000
@@ -43,9 +44,13 @@ def store_loan(keys: ShardKeys, group: str, loan: Loan, lease_ms: int) -> Call[b
     entry = loan.entry
     # None of these needs an escape.
     value = f'["{entry.entry}",{entry.due_ms},{entry.attempt},"{loan.consumer}"]'
-    key = keys.loan(group, entry.id or "")
+    return store_text(keys.loan(group, entry.id or ""), value, lease_ms + SLACK_MS)
+
+
+def store_text(key: str, text: str, keep_ms: int) -> Call[bool]:
+    """Stores a text for `keep_ms`, also in a full server; replaces an earlier one."""
     lend = load("lend")
-    return Call(("EVALSHA", lend.sha, "1", key, value, str(lease_ms + SLACK_MS)), bool, lend)
+    return Call(("EVALSHA", lend.sha, "1", key, text, str(keep_ms)), bool, lend)
 
 
 def read_loan(keys: ShardKeys, group: str, id: str) -> Call[Loan | None]:

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     id: int
     command: str
     message_id: str
-    due: str
+    due: Any
     options: str | None
     body: Any
     age_ms: float
@@ -38,13 +38,14 @@ class Row(NamedTuple):
 
     def due_text(self) -> str:
         """The due time for Lisa now: the rest of the delay, or ms since 1970. Raises InvalidInput."""
-        number = self.due.removeprefix("+")
+        number = str(self.due).removeprefix("+")
         most_ms = _MOST_MS + (time.time() * 1000 if number == self.due else 0)
         if not re.fullmatch(r"[0-9]{1,15}", number) or int(number) > most_ms:
             raise InvalidInput("due", self.due, "ms since 1970, or +ms, up to 10 years from now")
         if number == self.due:
             return number
-        passed_ms = max(0, self.age_ms) + (time.monotonic() - self.read_at) * 1000
+        # Times are cut to ms, so the age may be 1 ms less.
+        passed_ms = min(max(0, self.age_ms - 1), _MOST_MS) + (time.monotonic() - self.read_at) * 1000
         return f"+{max(0, math.ceil(int(number) - passed_ms))}"
 
     def due_option(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Row(NamedTuple):
 
     def message(self, since: float) -> "RelayedMessage":
         """The message of a send that may have been tried since a moment of the monotonic clock. Raises InvalidInput."""
-        # It was not tried before it was written; both times are cut to ms.
+        # It was not tried before it was written.
         since = min(max(since, self.read_at - (self.age_ms - 1) / 1000), time.monotonic())
         try:
             options = json.loads(self.options or "{}")

@@ -9,7 +9,8 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, event, func, insert, select
+from sqlalchemy import BigInteger, Connection, bindparam, cast, event, func, insert, select
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.base import Executable
 
@@ -30,7 +31,8 @@ _ANY_SIZE = DEFAULT_POLICY.model_copy(update={"max_body_bytes": sys.maxsize})
 _HEAD = bytes((VERSION,)).ljust(HEAD_BYTES - 1, b"\0")
 _VALUES = ("topic", "command", "message_id", "due", "options", "body")
 _INSERT = insert(ROWS).values(created_ms=now_ms(), **{name: bindparam(name) for name in _VALUES})
-_LOCK = select(func.pg_advisory_xact_lock(bindparam("lock", type_=BigInteger)))
+_LOCKS = func.unnest(cast(bindparam("locks", type_=ARRAY(BigInteger)), ARRAY(BigInteger))).column_valued("id_lock")
+_TAKE_LOCKS = select(func.pg_advisory_xact_lock(_LOCKS))
 _DRIVERS = {
     "psycopg": "postgresql",
     "psycopg2": "postgresql",
@@ -152,11 +154,11 @@ class Outbox:
         if not rows:
             return
         execute, dialect = _executor(connection)
-        if dialect == "postgresql":
+        # In one order, so that two calls with the same ids cannot deadlock.
+        locks = sorted({_lock_of(topic, id) for id in shared})
+        if dialect == "postgresql" and locks:
             # A row's id is assigned before the commit: without it, a row could come before one that committed first.
-            # In one order, so that two calls with the same ids cannot deadlock.
-            for lock in sorted({_lock_of(topic, id) for id in shared}):
-                execute(_LOCK, {"lock": lock})
+            execute(_TAKE_LOCKS, {"locks": locks})
         execute(_INSERT, [dict.fromkeys(_VALUES) | row | {"command": command, "topic": topic} for row in rows])
         if self._notify and dialect == "postgresql":
             execute(NOTIFY, {})

@@ -9,9 +9,11 @@ named for the query's consumer: `begun rows`, batches begun since the last succe
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.lending import store_text
 
 __all__ = ["BatchSizes"]
 
@@ -58,10 +60,10 @@ class BatchSizes:
     def _read(self) -> Call[tuple[int, int]]:
         return command("GET", self.keys.query(self.consumer), decode=_decode)
 
-    def _write(self, begun: int, rows: int) -> Call[object]:
+    def _write(self, begun: int, rows: int) -> Call[Any]:
         if not begun and not rows:
             return command("UNLINK", self.keys.query(self.consumer))
-        return command("SET", self.keys.query(self.consumer), f"{begun} {rows}", "PX", _KEPT_MS)
+        return store_text(self.keys.query(self.consumer), f"{begun} {rows}", _KEPT_MS)
 
 
 def _decode(reply: bytes | None) -> tuple[int, int]:

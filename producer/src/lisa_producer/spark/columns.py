@@ -116,7 +116,8 @@ class _Reading:
         if name in MESSAGE_SCHEMA.names:
             # A table's columns: for INSERT, whose rows have them all, and for operations on rows of tables.
             return name if self.sends else ""
-        raise InvalidInput("column", column.name, f"one of {', '.join(self.used)}")
+        taken = {name: lower for lower, name in self.renamed.items()}
+        raise InvalidInput("column", column.name, f"one of {', '.join(taken.get(name, name) for name in self.used)}")
 
 
 def _check(name: str, kind: t.DataType) -> str:

@@ -26,8 +26,8 @@ _PLACES = 5_000
 """Entries in one reply that only names them."""
 
 
-_NACKED = ("nack", "rejected", "snoozed")
-"""Reasons of what `foreachBatch` has settled by itself."""
+_NACKED = ("nack", "rejected", "snoozed", "replayed")
+"""Reasons of what `foreachBatch` has settled by itself; an operator may have replayed it since."""
 
 
 class StreamReset(LisaError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry, entry_of, entry_place
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
@@ -85,7 +86,7 @@ def list_entries(topic: str, part: GroupEntries, after: str) -> Flow[tuple[list[
     while named:
         records = yield fetch_within(part.keys, [e.id or "" for e in named], most_bytes=_MAX_BYTES, least=1)
         if isinstance(records, str):
-            break
+            raise LisaError(f"cannot fetch {len(named)} messages of {part.keys.tag}: {records}")
         for entry, data in zip(named, records, strict=False):
             if data is not None and (row := _row(topic, part, entry, data)):
                 listed.append(row)

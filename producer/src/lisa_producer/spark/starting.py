@@ -14,6 +14,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
 from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.lending import store_text
 from lisa_common.protocol.marking import MARKING
 from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.pending_entries import PendingEntries, read_infos
@@ -53,7 +54,7 @@ def start_groups(topics: Topics, layouts: Sequence[Layout], group: str, start: S
             if start != "earliest":
                 new.append((layout, now_ms if start == "latest" else start - 1))
     for layout, until_ms in new:
-        yield command("SET", _note(layout, group), until_ms, "PX", _NOTED_MS)
+        yield store_text(_note(layout, group), str(until_ms), _NOTED_MS)
         yield from groups.join([layout], group)
         for keys in layout.served:
             yield from PendingEntries(topics, keys, group, _CONSUMER).pass_over(f"{until_ms}-{_LAST}")

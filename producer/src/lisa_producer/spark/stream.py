@@ -28,6 +28,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.model.topic_pattern import is_pattern
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.lending import store_text
 from lisa_common.protocol.marking import MARKING, StartMark
 from lisa_common.protocol.registry import Topics, read_registry
 from lisa_producer.spark.batch_sizes import BatchSizes
@@ -53,6 +54,8 @@ _NOTED_MS = 30 * 86_400_000
 """How long the last batch of a query that does not run is remembered."""
 _PART = 50_000
 """Entries in one value of it."""
+_NOTED = 5
+"""Fields of each: of the entry of another group's retry, the group, too."""
 _LOOK_S = 2.0
 """The pause between two looks for topics that fit a pattern."""
 
@@ -252,21 +255,20 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _note(self, consumer: str, last: Places, ranges: Sequence[Entries], *, is_whole: bool) -> None:
         """Notes what the batch has: only the next run learns from Spark whether it was finished before a stop."""
-        parts = 0
+        parts = list(self._noted_parts(ranges, is_whole=is_whole))
+        head = json.dumps({"last": _offset(consumer, last), "parts": len(parts)})
+        # The head first: else a death between them leaves parts of a new batch, with the head of one that has ended.
+        self._call(store_text(self._noted(consumer), head, _NOTED_MS))
+        for number, part in enumerate(parts):
+            self._call(store_text(self._noted(consumer, number), part, _NOTED_MS))
+
+    def _noted_parts(self, ranges: Sequence[Entries], *, is_whole: bool) -> Iterator[str]:
         for keys in dict.fromkeys(each.keys for each in ranges):
             of_shard = [each for each in ranges if each.keys == keys]
             entries = self._read.get(keys) if is_whole else None
             entries = entries or self._run(self._pending_of(of_shard[0]).held_all(of_shard[0].after, of_shard[-1].last))
             for at in range(0, len(entries), _PART):
-                part = [
-                    keys.topic,
-                    keys.shard,
-                    [(each.entry, each.id, each.due_ms) for each in entries[at : at + _PART]],
-                ]
-                self._call(command("SET", self._noted(consumer, parts), json.dumps(part), "PX", _NOTED_MS))
-                parts += 1
-        text = json.dumps({"last": _offset(consumer, last), "parts": parts})
-        self._call(command("SET", self._noted(consumer), text, "PX", _NOTED_MS))
+                yield json.dumps([keys.topic, keys.shard, [entry[:_NOTED] for entry in entries[at : at + _PART]]])
 
     def _settle_noted(self, consumer: str, last: Places) -> int:
         """Acks the last batch of the run before, if Spark has finished it: late where leases have run out since."""
