@@ -145,7 +145,7 @@ def test_other_names_of_columns(topic: SparkTopic, producer: Producer) -> None:
         """SELECT 'o-1' AS order_id, parse_json('{"n": 1}') AS payload, 3600.0D AS wait, 'x' AS id, 2 AS colour"""
     )
     names = {"idColumn": "order_id", "bodyColumn": "payload", "delayColumn": "wait"}
-    with pytest.raises(AnalysisException, match=r"column must be one of body, topic, id.*; got 'id'"):
+    with pytest.raises(AnalysisException, match=r"column must be one of payload, topic, order_id.*; got 'id'"):
         topic.write(frame, **names)
     topic.write(frame, **names, extraColumns="ignore")
     found = producer.find(topic.keys.topic, "o-1")
