@@ -166,7 +166,7 @@ def _marks(prefix: str, topics: Sequence[str]) -> Call[list[bytes | None]]:
 
 
 def read_past(prefix: str, topic: str, own: Mapping[str, Any]) -> Flow[dict[str, Any]]:
-    """What a topic that is declared has of one that was dropped lately, by name: its shards, former ones included.
+    """The fields that a new topic takes over from one that was dropped lately: its shards, former ones included.
 
     Programs that do not know of the drop yet use all of them. Raises InvalidInput where its own fields have others.
     """
@@ -193,7 +193,7 @@ def resolve_new(patterns: bytes | None, topic: str, own: Mapping[str, Any], past
     except InvalidInput:
         if own or not past:
             raise
-        # So many shards went with limits of the former topic's own. No send fails for that.
+        # The limits of the former topic allowed its shards; those of patterns do not. A send does not fail for that.
         return parse_patterns(patterns).resolve(topic, {})
 
 
