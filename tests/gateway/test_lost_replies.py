@@ -214,6 +214,16 @@ async def test_what_is_not_lent_is_given_back_once(
             assert delivery.attempt == 1
 
 
+async def test_a_send_declares_its_topic_though_a_reply_is_lost(own_server: Callable[..., Server], prefix: str) -> None:
+    """Nobody asked for the topic by itself, so it does not matter which try has made it."""
+    async with Proxy(own_server().port) as proxy, _camellia(proxy.url, prefix) as http:
+        sent = {"topic": "first", "msg": "a", "delayMillis": "60000"}
+        await http.post("/sendMsg", params=sent)  # the server has the script
+        proxy.lose_reply_to(load("declare").sha.encode())
+        answer = (await http.post("/sendMsg", params=sent | {"topic": "orders"})).json()
+        assert (answer["code"], proxy.lost) == (200, 1)
+
+
 async def test_a_topic_that_was_declared_is_told_though_it_cannot_be_shown(
     own_server: Callable[..., Server], prefix: str
 ) -> None:

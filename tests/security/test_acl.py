@@ -705,29 +705,36 @@ def test_no_rule_could_be_wider(role: RoleName, guarded: Server, rights: Rights,
             assert _differences(role, rights.of("probe"), done), wider
 
 
-async def test_a_worker_with_the_rules_of_an_earlier_release_works(
+async def test_programs_with_the_rules_of_an_earlier_release_work(
     guarded: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says once that operators cannot see it."""
-    new = (workers_key(PREFIX), wishes_key(PREFIX))
+    """With a topic that is not declared yet. The worker says once what is lost."""
+    new = {RoleName.PRODUCER: 1, RoleName.CONSUMER: 3, RoleName.READER: 1}
+    keys = (workers_key(PREFIX), wishes_key(PREFIX), dropped_key(PREFIX))
     with Connection(guarded.url) as admin:
-        found = rules(RoleName.CONSUMER, PREFIX, [OURS], before_7_2=is_old(admin))
-        earlier = [rule for rule in found if not any(f"~{key})" in rule for key in new)]
-        assert len(earlier) == len(found) - 2
-        admin.call(command("ACL", "SETUSER", "earlier", ">pass", *earlier))
+        admin.call(command("HDEL", topics_key(PREFIX), OURS))
+        for role, count in new.items():
+            found = rules(role, PREFIX, [OURS], before_7_2=is_old(admin))
+            earlier = [rule for rule in found if not any(f"~{key})" in rule for key in keys)]
+            assert len(earlier) == len(found) - count
+            admin.call(command("ACL", "SETUSER", f"earlier-{role}", f">{PASSWORD}", *earlier))
+    urls = {role: user_url(guarded, role, "earlier") for role in new}
+    with Connection(urls[RoleName.READER]) as reader:
+        assert [*reader.run(Topics(PREFIX).resolve_each([OURS]))] == [OURS]
     handled = []
-    url = user_url(guarded, RoleName.CONSUMER, PREFIX).replace(f"{PREFIX}-{RoleName.CONSUMER}", "earlier")
-    worker = Worker("earlier", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
+    worker = Worker("earlier", settings=ConsumerSettings(redis_url=urls[RoleName.CONSUMER], prefix=PREFIX))
     worker.on(OURS)(handled.append)
     await worker.serve(burst=True)
-    settings = ProducerSettings(redis_url=user_url(guarded, RoleName.PRODUCER, PREFIX), prefix=PREFIX)
+    settings = ProducerSettings(redis_url=urls[RoleName.PRODUCER], prefix=PREFIX)
     async with AsyncProducer(settings=settings) as producer:
         await producer.send(OURS, "x")
     await worker.serve(burst=True)
     assert handled
-    said = [record.getMessage() for record in caplog.records if "hashes of workers" in record.getMessage()]
-    assert len(said) == 1
-    assert "operators do not see which workers there are" in said[0]
+    said = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "server_refuses"]
+    assert [text.partition(":")[0] for text in said] == [
+        "the server refuses the marks of dropped topics",
+        "the server refuses the hashes of workers",
+    ]
 
 
 async def test_a_worker_of_a_pattern_finds_its_topics(guarded: Server) -> None:

@@ -182,6 +182,8 @@ def _clear(path: Path) -> None:
     if not path.exists():
         return
     with socket.socket(socket.AF_UNIX) as probe:
-        if not path.is_socket() or probe.connect_ex(str(path)) == 0:
+        probe.settimeout(0)
+        # Any other answer is that of a socket in use: of one whose queue is full, of another user or another type.
+        if not path.is_socket() or probe.connect_ex(str(path)) != errno.ECONNREFUSED:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     path.unlink()

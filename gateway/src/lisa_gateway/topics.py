@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lisa_common.errors import UnknownTopic
+from lisa_common.errors import OutcomeUnknown, UnknownTopic
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.validation import check_name
 from lisa_gateway.access.quotas import Quota
@@ -112,7 +112,11 @@ class KnownTopics:
         return await self._calls.share(("policy", topic), lambda: self._read(topic))
 
     async def _create(self, topic: str) -> _Known:
-        await self._admin.create_topic(topic)
+        try:
+            await self._admin.create_topic(topic)
+        except OutcomeUnknown:
+            # Whichever try makes it: nobody asks.
+            await self._admin.create_topic(topic)
         # Not by `_find`, which may get what was read before.
         return await self._read(topic)
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from socket import AF_UNIX, socket
+from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import Any
 
 import httpx
@@ -211,16 +211,17 @@ def test_other_addresses_are_served_with_insecure(gateways: Gateways) -> None:
 
 
 def test_a_path_in_use_is_left_alone(gateways: Gateways, tmp_path: Path) -> None:
-    """Neither another gateway nor a file goes. The socket of a gateway that was killed does."""
-    file, path = tmp_path / "file", tmp_path / "socket"
+    """Another gateway, a file and a socket of another type stay. The socket of a gateway that was killed goes."""
+    file, path, log = tmp_path / "file", tmp_path / "socket", tmp_path / "log"
     file.write_text("kept")
-    with socket(AF_UNIX) as served:
+    with socket(AF_UNIX) as served, socket(AF_UNIX, SOCK_DGRAM) as other:
         served.bind(str(path))
         served.listen()
-        for used in (file, path):
+        other.bind(str(log))
+        for used in (file, path, log):
             ran = Commands(gateways.url, "none").gateway("run", "--listen", f"unix:{used}")
             assert (ran.code, "must be an address that is free" in ran.err) == (2, True)
-    assert (file.read_text(), path.is_socket()) == ("kept", True)
+    assert (file.read_text(), path.is_socket(), log.is_socket()) == ("kept", True, True)
     gateways.start("lisa-gateway", "run", "--listen", f"unix:{path}").wait_for(f"gateway listens on unix:{path}")
 
 

@@ -45,6 +45,8 @@ class Optional(StrEnum):
     WAITAOF = "WAITAOF"
     WORKERS = "WORKERS"
     """The hashes of workers."""
+    DROPPED = "DROPPED"
+    """The marks of dropped topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Loss:
         """What to ask the provider for."""
         return self.ask or f"ask the provider to allow {refused}"
 
+
+_RULES = "ask the provider for the rules that `lisa-manager acl` prints"
 
 LOSSES = {
     Optional.NAME: Loss("connections have no names, so CLIENT LIST does not tell programs apart"),
@@ -101,7 +105,12 @@ LOSSES = {
     ),
     Optional.WORKERS: Loss(
         "operators do not see which workers there are, and cannot pause or drain one",
-        "ask the provider for the rules that `lisa-manager acl` prints",
+        _RULES,
         "the server refuses the hashes of workers",
+    ),
+    Optional.DROPPED: Loss(
+        "a topic with several shards that is sent to within a minute after its drop gets one, and may refuse sends",
+        _RULES,
+        "the server refuses the marks of dropped topics",
     ),
 }

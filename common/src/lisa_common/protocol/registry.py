@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import AccessDenied, InvalidInput, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
 from lisa_common.model.keys import PATTERNS, ShardKeys, dropped_key, topics_key
 from lisa_common.model.limits import limits_of
@@ -152,12 +152,25 @@ def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
     return int(at) if at.isdigit() else 0, Layout(prefix, name, parse_topic(name, policy or b"{}").policy)
 
 
+def _marks(prefix: str, topics: Sequence[str]) -> Call[list[bytes | None]]:
+    """The marks of topics that were dropped lately. Users with the rules of an earlier release see none."""
+
+    def decode(reply: Any) -> list[bytes | None]:
+        if isinstance(reply, AccessDenied):
+            return [None] * len(topics)
+        if isinstance(reply, LisaError):
+            raise reply
+        return byte_values(reply, len(topics))
+
+    return command("HMGET", dropped_key(prefix), *topics, decode=decode, takes_errors=True)
+
+
 def read_past(prefix: str, topic: str, own: Mapping[str, Any]) -> Flow[dict[str, Any]]:
-    """What a topic that is declared has of one that was dropped lately, by name: its shards, former ones included.
+    """The fields that a new topic takes over from one that was dropped lately: its shards, former ones included.
 
     Programs that do not know of the drop yet use all of them. Raises InvalidInput where its own fields have others.
     """
-    [mark] = yield command("HMGET", dropped_key(prefix), topic)
+    [mark] = yield _marks(prefix, [topic])
     past = _past_of(prefix, topic, mark)
     shards = past.get("shards", DEFAULT_POLICY.shards)
     if mark is not None and own.get("shards", shards) != shards:
@@ -180,7 +193,7 @@ def resolve_new(patterns: bytes | None, topic: str, own: Mapping[str, Any], past
     except InvalidInput:
         if own or not past:
             raise
-        # So many shards went with limits of the former topic's own. No send fails for that.
+        # The limits of the former topic allowed its shards; those of patterns do not. A send does not fail for that.
         return parse_patterns(patterns).resolve(topic, {})
 
 
@@ -430,7 +443,7 @@ class Topics:
         if None in policies:
             # What a declaration would give them.
             marks, [self._patterns] = yield [
-                command("HMGET", dropped_key(self.prefix), *topics),
+                _marks(self.prefix, topics),
                 command("HMGET", topics_key(self.prefix), PATTERNS),
             ]
         until = self.clock() + REFRESH_S

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from lisa_common.errors import AccessDenied, ServerError
-from lisa_common.model.keys import HISTORY, ShardKeys, events_channel, wake_channel
+from lisa_common.model.keys import HISTORY, ShardKeys, dropped_key, events_channel, wake_channel
 from lisa_common.model.needs import LOSSES, NEEDED, Optional
 from lisa_common.model.rights import ROLES, Role, RoleName
 from lisa_common.protocol.call import Flow, script
@@ -86,7 +86,9 @@ def find_refused(role: RoleName, keys: ShardKeys, *, in_cluster: bool) -> Flow[s
     """
     rights = ROLES[role]
     general, of_topic = list(_general(rights, keys.prefix, in_cluster=in_cluster)), list(_of_topic(rights, keys))
-    # By a name of their own, as users with the rules of earlier releases may not use these keys.
+    # By names of their own, as users with the rules of earlier releases may not use these keys.
+    marks = _on("hmget", dropped_key(keys.prefix))
+    general = [(Optional.DROPPED.lower() if words == marks else name, words) for name, words in general]
     of_workers = ((verb, key) for verbs, key in rights.of_workers(keys.prefix) for verb in verbs.split())
     general += [(Optional.WORKERS.lower(), _on(verb, key)) for verb, key in of_workers]
     rows = [(json.dumps(words),) for _, words in (*general, *of_topic)]

@@ -55,7 +55,7 @@ _NOTED_MS = 30 * 86_400_000
 _PART = 50_000
 """Entries in one value of it."""
 _NOTED = 5
-"""Fields of each: of the entry of another group's retry, the group, too."""
+"""Fields of each entry, up to the group: by that, the retry of another group is told."""
 _LOOK_S = 2.0
 """The pause between two looks for topics that fit a pattern."""
 
