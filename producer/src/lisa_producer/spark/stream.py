@@ -298,8 +298,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _attend(self, consumer: str) -> tuple[Layout, ...]:
         """The topics of the query. Where they have changed, creates the group in all shards, and keeps their leases.
 
-        Where a query starts with a new checkpoint, the group begins where the options say. `PendingEntries.take` creates
-        a group again that was destroyed.
+        With a new checkpoint, the group begins where the options say. `PendingEntries.take` creates one again that was
+        destroyed.
         """
         layouts, start = self._layouts(), self._options.starting_offsets
         if layouts != self._joined:
