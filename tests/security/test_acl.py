@@ -600,7 +600,7 @@ def _work_as_spark(server: Server) -> None:
     with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as consumer:
         sizes = BatchSizes(keys, "spark~")
         consumer.run(find_absence(PREFIX))
-        consumer.run(sizes.begin(10, alone=False))
+        consumer.run(sizes.begin(10, alone=False, again=False))
         consumer.run(sizes.succeed(10))
     with Connection(user_url(server, RoleName.READER, PREFIX), name=str(RoleName.READER)) as reader:
         for state in (State.READY, State.DELIVERED):

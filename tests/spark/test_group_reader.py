@@ -16,11 +16,11 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown
+from lisa_common.errors import InvalidInput, OutcomeUnknown
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol import consuming, managing
+from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Unfinished, command
 from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer
@@ -28,7 +28,6 @@ from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.pending_entries import FIRST, PendingEntries, StreamReset
-from lisa_producer.spark.receipts import read_receipt
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.stream import GroupReader, Offset
 from support import wait_until
@@ -284,89 +283,6 @@ def test_available_now_ends(topic: Topic) -> None:
     assert topic.pending() == 0
     again = topic.reader()
     assert _run(again, at, _plan(again, at)) == ["late"]
-
-
-def test_a_batch_that_was_finished_before_a_late_restart(topic: Topic) -> None:
-    """Its messages are acked, though their leases have run out; what it has nacked is retried, or replayed."""
-    topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=100, backoff_base_ms=1_000).dump())
-    topic.send(*"abcd")
-    stopped = topic.reader()
-    start = stopped.initialOffset()
-    end = _plan(stopped, start)
-    batches = [batch for each in stopped.partitions(start, end) for batch in stopped.read(each)]
-    receipts = {row["id"]: row["receipt"] for row in pa.Table.from_batches(batches).to_pylist()}
-    for id, error in (("c", "not now"), ("d", "never")):
-        group, shard, entry = read_receipt(receipts[id])
-        assert (group, shard) == ("g", "")
-        nack = consuming.Nack(entry, error, rejected=id == "d")
-        topic.producer._connection.call(consuming.nack(topic.keys, "g", [nack], Policy()))
-    stopped.stop()
-    assert topic.reclaim_all() == 2
-    assert topic.producer._connection.call(managing.replay(topic.keys, ["g/d"])) == ["replayed"]
-    again = topic.reader()
-    next_end = _plan(again, end)
-    assert _run(again, end, next_end) == ["d"]
-    assert sorted(topic.client.hkeys(topic.keys.of("messages"))) == [b"c", b"d"]
-
-
-def test_a_retry_of_another_group_in_the_batch_before_a_restart(topic: Topic) -> None:
-    """It is skipped. The same message is to be retried in the query's group, too, and stays so."""
-    settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
-    with Consumer("orders", group="other", settings=settings) as other:
-        other.read()
-        stopped = topic.reader()
-        start = _plan(stopped, stopped.initialOffset())
-        topic.send("a")
-        failed = _plan(stopped, start)
-        [partition] = stopped.partitions(start, failed)
-        [row] = next(stopped.read(partition)).to_pylist()
-        _, _, entry = read_receipt(row["receipt"])
-        nack = consuming.Nack(entry, "in an hour", delay_ms=3_600_000)
-        topic.producer._connection.call(consuming.nack(topic.keys, "g", [nack], Policy()))
-        other.nack(*other.read(wait=10), delay=0)
-    topic.producer._connection.call(managing.promote(topic.keys, limit=10))
-    end = _plan(stopped, failed)
-    assert _run(stopped, failed, end) == []
-    stopped.stop()
-    again = topic.reader()
-    assert _plan(again, end) == end
-    assert topic.client.zrange(topic.keys.of("retry"), 0, -1) == [b"g/a"]
-
-
-async def test_a_query_that_dies_while_it_notes_a_batch(topic: Topic, redis_url: str) -> None:
-    """The next run has all of the batch: what the note has of it was not finished."""
-    topic.client.hset(topics_key(topic.keys.prefix), "orders", Policy(shards=2).dump())
-    topic.send(*"abcd")
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
-    async with Proxy(port) as proxy:
-        reader = topic.reader(url=proxy.url, timeout=0.3, patience=0.1)
-        start = await asyncio.to_thread(reader.initialOffset)
-        ended = await asyncio.to_thread(_plan, reader, start)
-        assert await asyncio.to_thread(_run, reader, start, ended)
-        topic.send(*"efgh")
-        end = await asyncio.to_thread(_plan, reader, ended)
-
-        async def swallow_the_end(data: bytes) -> bytes | None:
-            return None if b"/noted/1" in data else data
-
-        proxy.change_request = swallow_the_end
-        with pytest.raises(LisaError):
-            await asyncio.to_thread(reader.partitions, ended, end)
-        await asyncio.to_thread(reader.stop)
-    assert sorted(await asyncio.to_thread(_run, topic.reader(), ended, end)) == list("efgh")
-
-
-def test_a_batch_that_was_not_finished_before_a_late_restart(topic: Topic) -> None:
-    """All of its messages come again."""
-    topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=100).dump())
-    topic.send(*"abc")
-    stopped = topic.reader()
-    start = stopped.initialOffset()
-    stopped.partitions(start, _plan(stopped, start))
-    stopped.stop()
-    assert topic.reclaim_all() == 3
-    again = topic.reader()
-    assert _run(again, start, _plan(again, start)) == list("abc")
 
 
 def test_the_trigger_once(topic: Topic) -> None:

@@ -227,6 +227,10 @@ def test_options(topic: Topic, options: dict[str, str], error: str) -> None:
         topic.reader(**options)
 
 
+def _begin(reader: GroupReader) -> None:
+    _plan(reader, reader.initialOffset())
+
+
 def _first_ids(server: Topic, /, **options: Any) -> list[str]:
     reader = server.reader(**options)
     start = reader.initialOffset()
@@ -239,6 +243,11 @@ def _first_ids(server: Topic, /, **options: Any) -> list[str]:
 def _server_time(topic: Topic) -> str:
     seconds, microseconds = topic.client.time()
     return datetime.fromtimestamp(seconds + microseconds / 1e6, UTC).isoformat()
+
+
+def _wait_for_the_next_ms(topic: Topic) -> None:
+    last = topic.client.time()
+    wait_until(lambda: topic.client.time() > (last[0], last[1] + 2_000), what="the next milliseconds")
 
 
 def test_a_time_begins_with_its_millisecond(topic: Topic) -> None:
@@ -255,8 +264,7 @@ def test_a_new_group_begins_where_the_option_says(topic: Topic, admin: Admin, sh
     for name in ("earliest", "latest", "time"):
         admin.create_topic(name, shards=shards)
         _send(topic, name, "a", "b", "c")
-    last = topic.client.time()
-    wait_until(lambda: topic.client.time() > (last[0], last[1] + 2_000), what="the next milliseconds")
+    _wait_for_the_next_ms(topic)
     time = _server_time(topic)
     for name in ("earliest", "latest", "time"):
         _send(topic, name, "d")
@@ -279,7 +287,7 @@ def test_a_later_group(topic: Topic) -> None:
         for start in ("earliest", "2026-01-01T00:00:00Z"):
             error = r"must be latest for the new group g of orders, .* belong to first; got '(earliest|2026-01-01T00)"
             with pytest.raises(InvalidInput, match=error):
-                topic.reader(topic="new,orders", startingOffsets=start).initialOffset()
+                _begin(topic.reader(topic="new,orders", startingOffsets=start))
         assert [group["name"] for group in topic.client.xinfo_groups(topic.keys.of("ready"))] == [b"first"]
         assert topic.client.exists(ShardKeys(topic.keys.prefix, "new").of("ready")) == 0
         assert _first_ids(topic, startingOffsets="latest") == []
@@ -290,24 +298,63 @@ def test_a_later_group(topic: Topic) -> None:
 def test_a_time_to_come(topic: Topic) -> None:
     """A group cannot begin then."""
     with pytest.raises(InvalidInput, match=r"startingOffsets must be a time before that of the server, .*; got '2030-"):
-        topic.reader(startingOffsets="2030-01-01T00:00:00Z").initialOffset()
+        _begin(topic.reader(startingOffsets="2030-01-01T00:00:00Z"))
+
+
+def _die_at(topic: Topic, name: str, *, before: bool = False) -> None:
+    """A driver dies while its group begins: once it has made a call, or before that."""
+    reader, execute = topic.reader(startingOffsets="latest"), topic.producer._connection.execute
+    flow = start_groups(reader._topics, reader._layouts(), "g", "latest")
+    step: Any = next(flow)
+    is_last = False
+    while not is_last:
+        is_last = isinstance(step, Call) and name in (step.args[0], step.script and step.script.name)
+        if is_last and before:
+            break
+        results = execute([step] if isinstance(step, Call) else step)
+        step = flow.send(results[0] if isinstance(step, Call) else results)
+    _wait_for_the_next_ms(topic)
 
 
 def test_a_driver_that_dies_while_its_group_begins(topic: Topic) -> None:
     """The next one goes on: what was ready at the first start is not read."""
     topic.send(*(f"m{number}" for number in range(30)))
-    reader = topic.reader(startingOffsets="latest")
-    flow = start_groups(reader._topics, reader._layouts(), "g", "latest")
-    step: Any = next(flow)
-    # Dies with the first page read, and not acked.
-    while not (isinstance(step, Call) and step.script and step.script.name == "ack"):
-        step = flow.send(
-            topic.producer._connection.execute([step])[0]
-            if isinstance(step, Call)
-            else topic.producer._connection.execute(step)
-        )
+    # With the first page read, and not acked.
+    _die_at(topic, "ack", before=True)
     assert topic.pending() == 30
     topic.send("new")
     assert _first_ids(topic, startingOffsets="latest") == ["new"]
     assert topic.pending() == 0
     assert _stored(topic, "orders") == 0
+
+
+def test_a_driver_that_dies_again_while_its_group_begins(topic: Topic) -> None:
+    """What it had read by then of later messages comes to the query."""
+    topic.send("old")
+    _die_at(topic, "ack")
+    topic.send("a")
+    _die_at(topic, "XREADGROUP")
+    assert topic.pending() == 1
+    topic.send("b")
+    assert _first_ids(topic, startingOffsets="latest") == ["a", "b"]
+
+
+def test_another_option_after_a_driver_that_died(topic: Topic) -> None:
+    """What the new option does not leave out is read."""
+    topic.send(*"abc")
+    _die_at(topic, "ack", before=True)
+    assert _first_ids(topic, startingOffsets="earliest") == ["a", "b", "c"]
+
+
+def test_topics_that_come_before_the_first_batch_is_done(topic: Topic) -> None:
+    """A query that failed with it starts again with the same checkpoint: nothing in them is left out."""
+    _send(topic, "b.1", "m1")
+    failed = topic.reader(topic="b.*", startingOffsets="latest")
+    start = failed.initialOffset()
+    end = _plan(failed, start)
+    assert _rows(failed, start, end) == []
+    failed.stop()
+    _send(topic, "b.2", "m2")
+    again = topic.reader(topic="b.*", startingOffsets="latest")
+    assert _rows(again, again.initialOffset(), end) == []
+    assert _rows(again, end, _plan(again, end)) == [("b.2", "m2")]

@@ -36,13 +36,14 @@ class BatchSizes:
         _, rows = yield self._read()
         return min(rows, most) if rows else most
 
-    def begin(self, held: int, *, alone: bool) -> Flow[tuple[int, bool]]:
-        """Begins a batch of `held` messages, the only one of which may have to run `alone`.
+    def begin(self, held: int, *, alone: bool, again: bool) -> Flow[tuple[int, bool]]:
+        """Begins a batch of `held` messages, the only one of which may have to run `alone`, or begins it `again`.
 
         Returns how many of them to try, 0 if the only one has failed alone; and whether a single one is suspected.
         """
         begun, rows = yield self._read()
-        if begun and held == 1 and (rows or alone or begun >= _WHOLE):
+        # Earlier failures may have been those of other messages.
+        if again and begun and held == 1 and (rows or alone or begun >= _WHOLE):
             yield self._write(0, rows or 1)
             return 0, True
         tried = held

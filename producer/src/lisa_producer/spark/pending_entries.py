@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Entry, entry_place
-from lisa_common.model.failure import read_failure
+from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, copy_of
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.marking import StartMark, mark
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.replies import fields_of, rows
+from lisa_common.protocol.replies import fields_of
 
 __all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "read_infos"]
 
@@ -24,10 +24,6 @@ _ENTRIES = 1_000
 """Entries in one reply; they are small."""
 _PLACES = 5_000
 """Entries in one reply that only names them."""
-
-
-_NACKED = ("nack", "rejected", "snoozed", "replayed")
-"""Reasons of what `foreachBatch` has settled by itself; an operator may have replayed it since."""
 
 
 class StreamReset(LisaError):
@@ -150,12 +146,13 @@ class PendingEntries:
             yield from self._skip(others)
 
     def pass_over(self, last: str) -> Flow[None]:
-        """Acks what nobody in the group has read up to an entry."""
-        at = FIRST
-        while found := (yield command("XRANGE", self.keys.of("ready"), f"({at}", last, "COUNT", _ENTRIES, decode=rows)):
-            taken: Taken = yield from self.take(at, last, len(found), beyond=False)
-            yield from self.settle(taken.last, taken.entries)
-            at = found[-1][0].decode()
+        """Acks what nobody in the group has read up to an entry. Gives back what this consumer has read beyond it."""
+        entries: list[Any] | None = yield command("XRANGE", self.keys.of("ready"), "-", last, "COUNT", 1)
+        while entries != []:
+            entries = yield from self._read(FIRST, last, _ENTRIES)
+            yield from self.settle(last)
+        # A driver had read it that died, or lost the reply.
+        yield from self.give_back(last, "+", 0)
 
     def places(self, after: str, last: str) -> Flow[list[str]]:
         """The pending entries after one and up to another."""
@@ -194,9 +191,9 @@ class PendingEntries:
         """Marks one pending entry as begun: if its lease runs out, that is an attempt."""
         yield mark(self.keys, self.group, self.consumer, [last], begun)
 
-    def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[int]:
-        """Acks all pending entries up to an entry. Those that are `known` need not be read again. Returns how many."""
-        at, count = FIRST, 0
+    def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[None]:
+        """Acks all pending entries up to an entry. Those that are `known` need not be read again."""
+        at = FIRST
         for first in range(0, len(known), _PLACES):
             part = known[first : first + _PLACES]
             # Rows may have been nacked meanwhile.
@@ -206,28 +203,18 @@ class PendingEntries:
                 part = [entry for entry in part if entry.entry in held]
             for begin in range(0, len(part), _ENTRIES):
                 yield from self._settle(part[begin : begin + _ENTRIES])
-            count += len(part)
         while entries := (yield from self.held(at, last)):
             yield from self._settle(entries)
-            at, count = entries[-1].entry, count + len(entries)
-        return count
+            at = entries[-1].entry
 
-    def settle_late(self, entries: Sequence[Entry]) -> Flow[int]:
-        """Acks entries whose leases may have run out; not those that were nacked. Returns how many."""
-        count = 0
-        for first in range(0, len(entries), _ENTRIES):
-            part = entries[first : first + _ENTRIES]
+    def settle_late(self, rows: Sequence[Entry]) -> Flow[None]:
+        """Acks rows whose leases may have run out; not those that `foreachBatch` has nacked."""
+        for first in range(0, len(rows), _ENTRIES):
+            part = rows[first : first + _ENTRIES]
             stored = yield [command("HGET", self.keys.of("failures"), copy_of(self.group, e.id or "")) for e in part]
             failures = map(read_failure, stored)
-            ours = [
-                entry
-                for entry, failure in zip(part, failures, strict=True)
-                if not (failure and failure.entry == entry.entry and failure.reason in _NACKED)
-            ]
-            if ours:
+            if ours := [row for row, failure in zip(part, failures, strict=True) if not _is_nacked(row, failure)]:
                 yield from self._settle(ours)
-            count += len(ours)
-        return count
 
     def holds_all(self, count: int, last: str, *along: Call[Any]) -> Flow[tuple[bool, Sequence[Any]]]:
         """Whether all of `count` entries, of which the last is `last`, are pending still; and the results of `along`.
@@ -314,6 +301,15 @@ class PendingEntries:
         except NoGroup:
             return []
         return entries
+
+
+def _is_nacked(entry: Entry, failure: Failure | None) -> bool:
+    """Whether a delivery was nacked; an operator may have replayed it since."""
+    if failure is None or failure.entry != entry.entry:
+        return False
+    # A lease that runs out spends no attempt, and leaves the reason of the delivery before.
+    has_spent = failure.attempts >= entry.attempt
+    return failure.reason == "replayed" or (has_spent and failure.reason in ("nack", "rejected"))
 
 
 def read_infos(keys: ShardKeys) -> Flow[list[dict[str, Any]]]:

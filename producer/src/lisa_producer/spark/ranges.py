@@ -34,6 +34,8 @@ class Entries(InputPartition):
         """The same entries, cut; none if they are not known."""
         self.batch = batch
         """All entries of the micro-batch in this shard, if they are known."""
+        self.attempt, self.task = "", 0
+        """Names what the task notes of its rows; see `LastBatch`."""
 
 
 def cut_entries(keys: ShardKeys, consumer: str, places: Sequence[str], batch: Page, size: int) -> list[Entries]:

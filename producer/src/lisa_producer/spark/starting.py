@@ -38,11 +38,13 @@ def start_groups(topics: Topics, layouts: Sequence[Layout], group: str, start: S
         raise InvalidInput(
             "option startingOffsets", _shown(start), f"a time before that of the server, {_shown(now_ms)}"
         )
+    until_ms = start - 1 if isinstance(start, int) else now_ms if start == "latest" else 0
     new: list[tuple[Layout, int]] = []
     for layout in layouts:
         noted: bytes | None = yield command("GET", _note(layout, group))
         if noted is not None:
-            new.append((layout, int(noted)))
+            # The option may have changed since: only what both leave out is acked.
+            new.append((layout, min(int(noted), until_ms)))
         elif (others := (yield from _others(layout, group))) is not None:
             if others and start != "latest":
                 raise InvalidInput(
@@ -52,12 +54,12 @@ def start_groups(topics: Topics, layouts: Sequence[Layout], group: str, start: S
                     f"as messages that are ready belong to {', '.join(others)}",
                 )
             if start != "earliest":
-                new.append((layout, now_ms if start == "latest" else start - 1))
-    for layout, until_ms in new:
-        yield store_text(_note(layout, group), str(until_ms), _NOTED_MS)
+                new.append((layout, until_ms))
+    for layout, end_ms in new:
+        yield store_text(_note(layout, group), str(end_ms), _NOTED_MS)
         yield from groups.join([layout], group)
         for keys in layout.served:
-            yield from PendingEntries(topics, keys, group, _CONSUMER).pass_over(f"{until_ms}-{_LAST}")
+            yield from PendingEntries(topics, keys, group, _CONSUMER).pass_over(f"{end_ms}-{_LAST}")
         yield command("UNLINK", _note(layout, group))
 
 

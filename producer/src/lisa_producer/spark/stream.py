@@ -6,12 +6,12 @@ messages. The consumer's entries up to Spark's start offset are done, and acked.
 same consumer, which still has the unfinished entries.
 """
 
-import json
 import logging
 import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -27,11 +27,11 @@ from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.model.sharding import Layout
 from lisa_common.model.topic_pattern import is_pattern
 from lisa_common.protocol import groups
-from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.lending import store_text
+from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.marking import MARKING, StartMark
 from lisa_common.protocol.registry import Topics, read_registry
 from lisa_producer.spark.batch_sizes import BatchSizes
+from lisa_producer.spark.last_batch import PART, LastBatch
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog
@@ -50,12 +50,6 @@ Offset = dict[str, Any]
 Places = dict[ShardKeys, str]
 """Entries by shard."""
 
-_NOTED_MS = 30 * 86_400_000
-"""How long the last batch of a query that does not run is remembered."""
-_PART = 50_000
-"""Entries in one value of it."""
-_NOTED = 5
-"""Fields of each entry, up to the group: by that, the retry of another group is told."""
 _LOOK_S = 2.0
 """The pause between two looks for topics that fit a pattern."""
 
@@ -73,7 +67,6 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._open: Connection | None = None
         self._keeper: LeaseKeeper | None = None
         self._target: Places | None = None
-        self._done: Places = {}
         self._running: tuple[Places, Sequence[Entries]] | None = None
         self._read: dict[ShardKeys, list[Entry]] = {}
         """The entries of the micro-batch, by shard."""
@@ -84,7 +77,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The topics that fit, by the last look at the registry."""
         self._look_at = 0.0
         self._joined: tuple[Layout, ...] | None = None
-        self._is_first = True
+        self._before: Offset | None = None
+        """The end of the batch that the run before began last, empty for none; None until it is looked up."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {
@@ -96,11 +90,9 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Before the first entries, with a new consumer. Groups that are new begin where the options say."""
+        """Before the first entries, with a new consumer. Spark asks again until the first batch is done."""
         # It marks deliveries that begin, as workers do: others spend no attempt when their leases run out.
         self._new = f"spark-{secrets.token_hex(8)}{MARKING}"
-        if self._options.starting_offsets is not None:
-            self._run(start_groups(self._topics, self._layouts(), self._options.group, self._options.starting_offsets))
         return _offset(self._new, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -176,24 +168,30 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settle(consumer, after)
         self._attend(consumer)
         ranges = self._split(consumer, after, last)
-        held = sum(each.count for each in ranges)
-        if held:
-            alone = held == 1 and self._run(self._pending_of(ranges[0]).is_alone(ranges[0].after, ranges[0].last))
-            tried, suspected = self._run(self._sizes(consumer).begin(held, alone=alone))
-            ranges = ranges if tried == held else self._shorten(ranges, tried)
-            if tried == 1 and suspected:
-                begun = StartMark.ALONE if alone else StartMark.YES
-                self._run(self._pending_of(ranges[0]).mark_begun(ranges[0].last, begun))
-            self._note(consumer, last, ranges, is_whole=tried == held)
+        if held := sum(each.count for each in ranges):
+            # Only a batch that Spark repeats has failed.
+            ranges = self._tried(ranges, held, again=self._before == _offset(consumer, last))
             self._running = last, ranges
+        self._call(LastBatch(self._home, consumer).begin(_offset(consumer, last), ranges))
+        return ranges
+
+    def _tried(self, ranges: list[Entries], held: int, *, again: bool) -> list[Entries]:
+        """The ranges of a batch, of fewer entries than it holds if it has failed too often."""
+        first, pending = ranges[0], self._pending_of(ranges[0])
+        alone = held == 1 and self._run(pending.is_alone(first.after, first.last))
+        tried, suspected = self._run(self._sizes(first.consumer).begin(held, alone=alone, again=again))
+        ranges = ranges if tried == held else self._shorten(ranges, tried)
+        if tried == 1 and suspected:
+            begun = StartMark.ALONE if alone else StartMark.YES
+            self._run(pending.mark_begun(ranges[0].last, begun))
         return ranges
 
     def _split(self, consumer: str, after: Places, last: Places) -> list[Entries]:
         ranges: list[Entries] = []
         for keys, entry in last.items():
             begin = after.get(keys, FIRST)
-            places = [read.entry for read in self._read.get(keys, ())]
-            if not places or places[-1] != entry:
+            places = [read.entry for read in self._known(keys, entry)]
+            if not places:
                 places = self._run(self._pending(keys, consumer).places(begin, entry))
             ranges += cut_entries(keys, consumer, places, Page(begin, entry, len(places)), self._options.partition_rows)
         return ranges
@@ -235,11 +233,17 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, Entries):
             return
         fetcher = RangeFetcher(self._pending_of(partition), partition)
+        notes, patience_s = LastBatch(self._home, partition.consumer), self._options.settings.patience_s
         with self._connect() as connection:
-            while not fetcher.is_done:
-                deliveries = connection.run(fetcher.next_page(), patience_s=self._options.settings.patience_s)
-                if deliveries:
-                    yield batch_of_deliveries(self._names, deliveries)
+            for part in count():
+                rows: list[Entry] = []
+                while len(rows) < PART and not fetcher.is_done:
+                    if deliveries := connection.run(fetcher.next_page(), patience_s=patience_s):
+                        rows += [each.entry for each in deliveries]
+                        yield batch_of_deliveries(self._names, deliveries)
+                connection.call(notes.add(partition, part, rows), patience_s=patience_s)
+                if len(rows) < PART:
+                    return
 
     def commit(self, end: Offset) -> None:
         """Acks the consumer's entries up to the offset."""
@@ -253,51 +257,37 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open:
             self._open.close()
 
-    def _note(self, consumer: str, last: Places, ranges: Sequence[Entries], *, is_whole: bool) -> None:
-        """Notes what the batch has: only the next run learns from Spark whether it was finished before a stop."""
-        parts = list(self._noted_parts(ranges, is_whole=is_whole))
-        head = json.dumps({"last": _offset(consumer, last), "parts": len(parts)})
-        # The head first: else a death between them leaves parts of a new batch, with the head of one that has ended.
-        self._call(store_text(self._noted(consumer), head, _NOTED_MS))
-        for number, part in enumerate(parts):
-            self._call(store_text(self._noted(consumer, number), part, _NOTED_MS))
-
-    def _noted_parts(self, ranges: Sequence[Entries], *, is_whole: bool) -> Iterator[str]:
-        for keys in dict.fromkeys(each.keys for each in ranges):
-            of_shard = [each for each in ranges if each.keys == keys]
-            entries = self._read.get(keys) if is_whole else None
-            entries = entries or self._run(self._pending_of(of_shard[0]).held_all(of_shard[0].after, of_shard[-1].last))
-            for at in range(0, len(entries), _PART):
-                yield json.dumps([keys.topic, keys.shard, [entry[:_NOTED] for entry in entries[at : at + _PART]]])
-
-    def _settle_noted(self, consumer: str, last: Places) -> int:
-        """Acks the last batch of the run before, if Spark has finished it: late where leases have run out since."""
-        if not self._is_first:
-            return 0
-        self._is_first, settled = False, 0
-        noted = json.loads(self._call(command("GET", self._noted(consumer))) or "{}")
-        if not noted or noted["last"] != _offset(consumer, last):
-            return 0
-        for at in range(noted["parts"]):
-            part = self._call(command("GET", self._noted(consumer, at)))
-            topic, shard, entries = json.loads(part or '["", "", []]')
-            pending = self._pending(ShardKeys(self._topics.prefix, topic, shard), consumer)
-            settled += self._run(pending.settle_late([Entry(*each) for each in entries]))
-        return settled
-
-    def _noted(self, consumer: str, part: int | str = "") -> str:
-        return self._home.query(f"{consumer}/noted/{part}")
-
     def _settle(self, consumer: str, last: Places) -> None:
-        settled = self._settle_noted(consumer, last)
+        """Acks what is done: again each time, as a server that fails over loses the latest acks."""
+        is_done = bool(self._running and self._running[0] == last)
+        if self._before is None:
+            is_done = self._settle_before(LastBatch(self._home, consumer), _offset(consumer, last))
         for keys, entry in last.items():
-            if entry not in (self._done.get(keys), FIRST):
-                settled += self._run(self._pending(keys, consumer).settle(entry, self._read.pop(keys, ())))
-                self._done[keys] = entry
-        # A query that stopped after its batch, and before this, left entries pending: that batch is done, too.
-        if settled or (self._running and self._running[0] == last):
+            known = self._known(keys, entry)
+            self._run(self._pending(keys, consumer).settle(entry, known))
+            if known:
+                del self._read[keys]
+        if is_done:
             self._running = None
             self._run(self._sizes(consumer).succeed(self._options.max_rows))
+
+    def _settle_before(self, notes: LastBatch, last: Offset) -> bool:
+        """Acks the last batch of the run before if Spark has finished it: late where leases have run out since.
+
+        Returns whether it has.
+        """
+        head = self._run(notes.read())
+        self._before = head.get("last", {})
+        if self._before != last:
+            return False
+        for keys, rows in self._run(notes.rows(head)):
+            self._run(self._pending(keys, notes.consumer).settle_late(rows))
+        return bool(head["tasks"])
+
+    def _known(self, keys: ShardKeys, last: str) -> list[Entry]:
+        """The entries of a shard that the driver has read for a batch up to this one; none if it was another batch."""
+        read = self._read.get(keys, [])
+        return read if read and read[-1].entry == last else []
 
     def _sizes(self, consumer: str) -> BatchSizes:
         return BatchSizes(self._home, consumer)
@@ -308,13 +298,16 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _attend(self, consumer: str) -> tuple[Layout, ...]:
         """The topics of the query. Where they have changed, creates the group in all shards, and keeps their leases.
 
-        `PendingEntries.take` creates a group again that was destroyed.
+        With a new checkpoint, the group begins where the options say. `PendingEntries.take` creates one again that was
+        destroyed.
         """
-        layouts = self._layouts()
+        layouts, start = self._layouts(), self._options.starting_offsets
         if layouts != self._joined:
-            self._run(groups.join(layouts, self._options.group))
-            # Else they may have been read by a query before this one, or have shorter leases.
+            # Else entries may have been read by a query before this one, or have shorter leases.
             is_fresh = self._joined is None and consumer == self._new
+            if is_fresh and start is not None:
+                self._run(start_groups(self._topics, layouts, self._options.group, start))
+            self._run(groups.join(layouts, self._options.group))
             self._joined = layouts
             if self._keeper:
                 self._keeper.stop()
