@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,11 +72,12 @@ async def test_leases_at_the_other_nodes_run_out(own_cluster: Callable[..., Clus
     victim = next(node for node in cluster.nodes if node is not of_registry)
     others = [next(keys for keys in topics if topics[keys] is node) for node in cluster.nodes if node is not victim]
     chosen = [keys.topic for keys in topics if topics[keys] is victim or keys in others]
-    settings = {"redis_url": cluster.url, "prefix": PREFIX}
+    settings: dict[str, Any] = {"redis_url": cluster.url, "prefix": PREFIX}
     async with AsyncAdmin(settings=ManagerSettings(**settings)) as admin, AsyncConnection(cluster.url) as connection:
         for topic in chosen:
             await admin.create_topic(topic, visibility_ms=5_000, backoff_base_ms=3_600_000)
-        async with AsyncConsumer(chosen, "billing", settings=ConsumerSettings(**settings)) as consumer:
+        reader = AsyncConsumer(chosen, "billing", settings=ConsumerSettings(**settings))
+        async with managed(cluster.url, PREFIX) as manager, reader as consumer:
             await consumer.read()
             async with AsyncProducer(settings=ProducerSettings(**settings)) as producer:
                 for topic in chosen:
@@ -83,10 +85,9 @@ async def test_leases_at_the_other_nodes_run_out(own_cluster: Callable[..., Clus
             taken = 0
             while taken < len(chosen):
                 taken += len(await consumer.read(100, wait=10))
-            async with managed(cluster.url, PREFIX) as manager:
-                shards = manager._table.shards
-                await wait_until_async(lambda: sum(shard.has_pending for shard in shards.values()) == len(chosen))
-                victim.kill()
-                for keys in others:
-                    there = command("EXISTS", keys.of("retry"))
-                    await wait_until_async(lambda there=there: connection.call(there), 30, what="a reclaim")
+            shards = manager._table.shards
+            await wait_until_async(lambda: sum(shard.has_pending for shard in shards.values()) == len(chosen))
+            victim.kill()
+            for keys in others:
+                there = command("EXISTS", keys.of("retry"))
+                await wait_until_async(lambda there=there: connection.call(there), 30, what="a reclaim")
