@@ -206,9 +206,7 @@ def test_a_check_sees_groups_that_shards_lack(
     assert _read(connection, layout, "a") == sorted(IDS)
 
 
-def test_a_repair_that_would_make_too_many_groups_goes_on(
-    client: redis.Redis, redis_url: str, prefix: str
-) -> None:
+def test_a_repair_that_would_make_too_many_groups_goes_on(client: redis.Redis, redis_url: str, prefix: str) -> None:
     """Another group has come meanwhile: the problem stays, and the other topics are checked."""
     with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
         for topic in ("a", "z"):

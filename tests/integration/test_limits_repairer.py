@@ -63,9 +63,7 @@ async def test_limits_that_cannot_be_read_delay_no_other_topic(
         assert [client.hget(door, "limits") for door in doors] == wanted
 
 
-async def test_a_damaged_shard_keeps_no_other_from_its_limits(
-    redis_url: str, prefix: str, client: redis.Redis
-) -> None:
+async def test_a_damaged_shard_keeps_no_other_from_its_limits(redis_url: str, prefix: str, client: redis.Redis) -> None:
     """Neither a change nor a manager waits for it. The change says what is wrong."""
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
     damaged, other = (ShardKeys(prefix, "orders", shard).of("door") for shard in ("0", "1"))

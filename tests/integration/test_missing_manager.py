@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import Refused
+from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.keys import managers_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.rights import RoleName
@@ -98,7 +98,7 @@ def test_no_manager_is_missed_because_the_server_is_full(own_server: Callable[..
         connection.run(renew("lisa", "alive", now))
         client.config_set("maxmemory", "1mb")
         client.pexpire(managers_key("lisa"), 5_000)
-        with pytest.raises(Refused):
+        with pytest.raises(OutcomeUnknown, match="maxmemory"):
             connection.run(renew("lisa", "alive", now + 20_000))
         assert connection.run(find_absence("lisa")) == ""
         assert client.pttl(managers_key("lisa")) > 5_000

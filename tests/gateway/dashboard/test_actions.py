@@ -240,7 +240,7 @@ def test_an_operation_is_stopped_and_resumed_and_loses_none(
 
 
 def test_an_operation_that_fails_says_what_it_has_done(
-    browser: Browser, producer: Producer, admin: Admin, topic: str, kill: Kill, gateways: Gateways
+    browser: Browser, producer: Producer, admin: Admin, topic: str, *, kill: Kill, gateways: Gateways
 ) -> None:
     """One of two shards is damaged."""
     admin.create_topic(topic, shards=2)

@@ -14,7 +14,7 @@ _LIFE_MS = 15_000
 
 
 def renew(prefix: str, name: str, now_ms: int) -> Flow[None]:
-    """Says that a manager lives at this moment of the server's clock. A full server refuses that, and keeps what it has."""
+    """Says that a manager lives at this moment of the server's clock. A full server keeps what it has."""
     return _write(prefix, name, now_ms, now_ms)
 
 
