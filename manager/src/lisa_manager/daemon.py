@@ -233,7 +233,7 @@ class Manager:
         """The periodic jobs, by their interval in seconds."""
         housekeeping_s = self._settings.housekeeping_s
         turns = [
-            _Turns("reclaim", housekeeping_s, _MOST_TURNS, self._reclaimer.turn),
+            _Turns("reclaim", housekeeping_s, 1, self._reclaimer.turn),
             _Turns("trim", housekeeping_s, _MOST_TURNS, self._trimmer.turn),
             _Turns("sweep", housekeeping_s, _MOST_TURNS, self._sweeper.turn),
             _Turns("dead-letter", housekeeping_s, _MOST_TURNS, self._dead_letterer.turn),

@@ -1,4 +1,4 @@
-"""One call for each of many shards, in few round trips. The promoter and the jobs of housekeeping share this."""
+"""One call for each of many shards, in few round trips. The promoter, the trimmer and the sweeper share this."""
 
 import asyncio
 import logging
@@ -92,7 +92,7 @@ class Batches:
             for shard, _ in results:
                 self._problems.resolve(self._label.format(shard.tag))
             if len(results) == len(shards):
-                self.resolve_node(shards)
+                self._problems.resolve(self._label_node(self._node_of(shards)))
         return results
 
     async def peek_each(self, shards: Shards, call: Callable[[WatchedShard], Call[T]]) -> list[tuple[WatchedShard, T]]:
@@ -119,10 +119,6 @@ class Batches:
         keys = [shard.keys.of(name) for shard in shards for name in names]
         (count,) = await self._connection.execute_each([command("EXISTS", *keys)])
         return isinstance(count, LisaError) or count > 0
-
-    def resolve_node(self, shards: Shards) -> None:
-        """Notes that the node of these shards has answered."""
-        self._problems.resolve(self._label_node(self._node_of(shards)))
 
     def _node_of(self, shards: Shards) -> object:
         return self._connection.node_of(shards[0].keys)

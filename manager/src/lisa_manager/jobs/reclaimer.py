@@ -10,12 +10,11 @@ from lisa_common.errors import OF_THE_SERVER
 from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed
-from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.metrics import METRICS
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
+from lisa_manager.shard_table import ShardTable, WatchedShard
 
 __all__ = ["Reclaimer"]
 
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 _END = "0-0"
 
 _PARALLEL = 8
-"""Shards of a node that are reclaimed in parallel, so that a busy one does not delay the others."""
+"""Shards that are reclaimed in parallel, so that a busy one does not delay the others."""
 
 _TURN_S = 1.0
 """Most seconds for one shard in one turn; the next turn resumes where this one ended."""
@@ -43,26 +42,18 @@ class Reclaimer:
         self._connection = connection
         self._table = table
         self._settings = settings
-        self._batches = Batches(
-            connection, table, table.reclaims, settings, logger=logger, job="reclaim", label="reclaim of {}"
-        )
         self._problems = ProblemLog(logger)
         self._unfinished: dict[str, dict[str, str]] = {}
         """The cursors of groups that a turn did not finish, by shard and group."""
         self.reclaimed = 0
 
     async def turn(self) -> None:
-        """Runs one turn over the shards that are due."""
+        """Runs one turn over the shards that are due. Raises an error of the server once all tasks have ended."""
         self._unfinished = {tag: cursors for tag, cursors in self._unfinished.items() if tag in self._table.shards}
-        await self._batches.run_due(self._look_at)
-
-    async def _look_at(self, shards: Shards) -> None:
-        """Looks at shards of one node. Raises an error of the node once all tasks have ended."""
-        due = iter(shards)
+        due = iter(self._table.take_due(self._table.reclaims))
         results = await asyncio.gather(*(self._look_at_each(due) for _ in range(_PARALLEL)), return_exceptions=True)
         for failure in filter(None, results):
             raise failure
-        self._batches.resolve_node(shards)
 
     async def _look_at_each(self, due: Iterator[WatchedShard]) -> None:
         # All tasks share the iterator.
