@@ -366,6 +366,18 @@ async def test_groups_are_made_and_dropped(admin: Any, busy: Queue) -> None:
     assert busy.contents().records.keys() == {"waiting"}
 
 
+@pytest.mark.parametrize("rejected", [False, True], ids=["retry", "garbage"])
+async def test_a_group_that_owes_only_what_has_failed_stays(admin: Any, orders: Queue, *, rejected: bool) -> None:
+    """No entry of the stream is left of it then."""
+    orders.join("billing")
+    orders.send("precious")
+    orders.nack(*orders.read("billing"), rejected=rejected, delay_ms=60_000)
+    before = orders.contents()
+    assert await admin.drop_group("orders", "billing") == DroppedGroup(done=False, ended=0)
+    assert orders.contents() == before
+    assert await admin.drop_group("orders", "billing", force=True) == DroppedGroup(done=True, ended=1)
+
+
 async def test_check_finds_and_repairs(admin: Any, busy: Queue, client: redis.Redis) -> None:
     """A topic that cannot be read is a finding among the others."""
     client.zrem(busy.keys.of("waiting"), "waiting")

@@ -8,13 +8,13 @@ import pytest
 import redis
 
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import topics_key
+from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.registry import Topics
-from lisa_manager import resharding
+from lisa_manager import Admin, ManagerSettings, resharding
 from lisa_manager.queries import groups as groups_of
 from support.commands import Commands
 from support.queue import outgoing
@@ -204,3 +204,22 @@ def test_a_check_sees_groups_that_shards_lack(
     assert _groups_in(connection, layout) == [{"a", "b"}] * 2
     assert _read(connection, layout, "b") == sorted(id for id in IDS if layout.home(id) == layout.shards[0])
     assert _read(connection, layout, "a") == sorted(IDS)
+
+
+def test_a_repair_that_would_make_too_many_groups_goes_on(client: redis.Redis, redis_url: str, prefix: str) -> None:
+    """Another group has come meanwhile: the problem stays, and the other topics are checked."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        for topic in ("a", "z"):
+            admin.create_topic(topic, shards=2, max_groups=2)
+        for topic, group in (("a", "one"), ("a", "two"), ("z", "one")):
+            admin.create_group(topic, group)
+        first, second = (ShardKeys(prefix, "a", shard).of("ready") for shard in ("0", "1"))
+        client.xgroup_destroy(first, "two")
+        admin.create_group("a", "three")
+        client.xgroup_destroy(ShardKeys(prefix, "z", "1").of("ready"), "one")
+        report = admin.check(repair=True)
+    assert [(each.topic, each.problem.group, each.mended) for each in report.findings] == [
+        ("a/0", "two", False),
+        ("z/1", "one", True),
+    ]
+    assert {info["name"] for info in client.xinfo_groups(second)} == {b"one", b"two", b"three"}

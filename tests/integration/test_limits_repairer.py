@@ -63,6 +63,23 @@ async def test_limits_that_cannot_be_read_delay_no_other_topic(
         assert [client.hget(door, "limits") for door in doors] == wanted
 
 
+async def test_a_damaged_shard_keeps_no_other_from_its_limits(redis_url: str, prefix: str, client: redis.Redis) -> None:
+    """Neither a change nor a manager waits for it. The change says what is wrong."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
+    damaged, other = (ShardKeys(prefix, "orders", shard).of("door") for shard in ("0", "1"))
+    async with AsyncConnection(redis_url) as connection, AsyncAdmin(settings=settings) as admin:
+        await admin.create_topic("orders", shards=2)
+        client.set(damaged, "of another program")
+        with pytest.raises(LisaError, match="WRONGTYPE"):
+            await admin.set_policy("orders", paused=True)
+        assert b'"paused":true' in (client.hget(other, "limits") or b"")
+        client.delete(other)
+        discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
+        await discoverer.turn()
+        await LimitsRepairer(connection, discoverer).turn()
+        assert b'"paused":true' in (client.hget(other, "limits") or b"")
+
+
 async def test_limits_that_come_late_are_removed(redis_url: str, prefix: str, client: redis.Redis) -> None:
     """However late: a producer that was cut off may set limits that were lifted long ago."""
     door = ShardKeys(prefix, "orders").of("door")

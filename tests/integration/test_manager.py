@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import redis
 from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys, dropped_key, history_key, topics_key
 from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import PING
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery
 from lisa_manager.daemon import Manager
 from lisa_manager.jobs.sweeper import Sweeper
@@ -182,6 +184,33 @@ async def test_new_topics_are_served_at_once(
         await sender.send("orders", b"x", delay=0.1)
         await _collect(consumer, 1)
         assert client.hget(topics_key(prefix), "orders") == b"{}"
+
+
+async def test_a_late_look_at_the_registry_undoes_no_later_one(
+    redis_url: str, prefix: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wake of an unknown topic brings one while another is under way."""
+    has_read, goes_on, trips = asyncio.Event(), asyncio.Event(), count(1)
+    manager = Manager(ManagerSettings(redis_url=redis_url, prefix=prefix))
+    run = manager._connection.run
+
+    async def slowly(flow: Any, **options: Any) -> Any:
+        if next(trips) == 2:
+            has_read.set()
+            await goes_on.wait()
+        return await run(flow, **options)
+
+    monkeypatch.setattr(manager._connection, "run", slowly)
+    async with manager._connection:
+        looks = [asyncio.create_task(manager._discover())]
+        await has_read.wait()
+        client.hset(topics_key(prefix), "new", "{}")
+        looks.append(asyncio.create_task(manager._discover()))
+        for _ in range(20):
+            await manager._connection.call(PING)
+        goes_on.set()
+        await asyncio.gather(*looks)
+    assert "new" in manager._table.shards
 
 
 async def test_a_changed_policy_is_taken_over(

@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from lisa_common.client.connection import Connection
+from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.keys import managers_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.rights import RoleName
 from lisa_common.protocol.call import command
-from lisa_common.protocol.managers import renew
+from lisa_common.protocol.managers import find_absence, renew
 from lisa_consumer import Delivery
 from lisa_gateway.asgi import app, lifespan
 from lisa_gateway.settings import GatewaySettings
@@ -89,14 +90,28 @@ def _quiet(producer: AsyncProducer) -> Callable[[], object]:
     return is_quiet
 
 
+def test_no_manager_is_missed_because_the_server_is_full(own_server: Callable[..., Server]) -> None:
+    """It takes no signs of life then. The last ones stay, as long as any manager lives."""
+    server = own_server()
+    with Connection(server.url) as connection, server.client() as client:
+        now = round(time.time() * 1000)
+        connection.run(renew("lisa", "alive", now))
+        client.config_set("maxmemory", "1mb")
+        client.pexpire(managers_key("lisa"), 5_000)
+        with pytest.raises(OutcomeUnknown, match="maxmemory"):
+            connection.run(renew("lisa", "alive", now + 20_000))
+        assert connection.run(find_absence("lisa")) == ""
+        assert client.pttl(managers_key("lisa")) > 5_000
+
+
 def test_a_killed_manager_is_missed_and_another_prefix_has_its_own(
     redis_url: str, prefix: str, commands: Commands
 ) -> None:
     """The sign of a killed manager expires by itself, also beside those that are renewed."""
     with Connection(redis_url) as connection:
         now = round(time.time() * 1000)
-        connection.execute(renew(prefix, "killed", now - 60_000))
-        connection.execute(renew(prefix, "alive", now))
+        connection.run(renew(prefix, "killed", now - 60_000))
+        connection.run(renew(prefix, "alive", now))
         assert connection.call(command("ZRANGE", managers_key(prefix), 0, -1)) == [b"alive"]
         assert 0 < connection.call(command("PTTL", managers_key(prefix))) <= 15_000
         assert commands.manager("status").err == ""

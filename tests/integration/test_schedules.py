@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.model.schedule import Schedule
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.scheduling import declare
+from lisa_common.protocol.schedules import Ticked
+from lisa_common.protocol.scheduling import declare, send_page
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import DEFAULT, Admin, ManagerSettings
 from lisa_manager.admin.schedules.changes import import_schedules
@@ -239,6 +242,54 @@ async def test_a_topic_whose_schedules_cannot_be_read_stops_no_other(
             return (await asyncio.to_thread(admin.schedule, "good", "s")).sent >= 3
 
         await wait_until_async(is_sent, 20, what="three ticks")
+
+
+async def test_a_full_topic_is_not_asked_all_the_time(
+    redis_url: str, prefix: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that is sent at its moment, and that the topic does not take, is tried again at the next poll."""
+    asked: list[float] = []
+
+    def note(*args: Any) -> Flow[Ticked]:
+        asked.append(time.monotonic())
+        return send_page(*args)
+
+    monkeypatch.setattr("lisa_manager.jobs.ticker.send_page", note)
+    await asyncio.to_thread(lambda: admin.create_topic("orders", max_messages=1))
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        producer.send("orders", b"x", delay=3_600)
+    await asyncio.to_thread(lambda: admin.set_schedule("orders", "s", every=1, overlap="skip"))
+    async with _ticker(redis_url, prefix) as (_, turn):
+
+        async def is_refused() -> bool:
+            asked.clear()
+            await turn()
+            return bool(asked) and (await asyncio.to_thread(admin.schedule, "orders", "s")).is_overdue
+
+        await wait_until_async(is_refused, 20, what="a tick that is refused")
+        for _ in range(3):
+            await turn()
+    assert len(asked) <= 3
+
+
+async def test_ticks_are_due_at_once_where_the_clock_was_set_forward(
+    redis_url: str, prefix: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Likewise where the machine of the manager slept: its own clock stood still."""
+    slept_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() - slept_s)
+    monkeypatch.setattr("lisa_manager.jobs.ticker.time", clock)
+    await asyncio.to_thread(lambda: admin.set_schedule("orders", "s", every=2, overlap="skip"))
+    async with _ticker(redis_url, prefix) as (_, turn):
+
+        async def has_sent(count: int) -> bool:
+            await turn()
+            state = await asyncio.to_thread(admin.schedule, "orders", "s")
+            return state.sent + state.skipped >= count
+
+        await wait_until_async(lambda: has_sent(1), 20, what="the first tick")
+        slept_s = 3_600.0
+        await wait_until_async(lambda: has_sent(2), 20, what="the next tick")
 
 
 def test_two_declarations_of_one_name_are_refused() -> None:

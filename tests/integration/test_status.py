@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from json import loads
 from types import SimpleNamespace
@@ -11,12 +13,15 @@ import pytest
 import redis
 from rich.console import Console
 
-from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import command
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.protocol.call import Call, command
 from lisa_manager import Admin, GroupStatus, ManagerSettings, TopicStatus
+from lisa_manager.admin.topics import status
 from lisa_manager.commands import watch
 from lisa_manager.commands.status_tables import sparkline
 from lisa_manager.commands.watch import Reader, Reading, render
+from lisa_manager.queries import PAGE
 from lisa_producer import Producer, ProducerSettings
 from support import Server
 from support.commands import Commands
@@ -347,3 +352,37 @@ def test_unhealthy_topics_come_first(orders: Queue, commands: Commands, declare:
     assert [row[0] for row in rows[1:5]] == ["z-damaged", "orders", "z-garbage", "a-well"]
     names = [topic["topic"] for topic in commands.manager("status", "--json").document]
     assert names == ["a-well", "orders", "z-damaged", "z-garbage"]
+
+
+def test_a_status_of_many_topics_is_read_in_short_steps(
+    redis_url: str, prefix: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event loop has other work. No step reads the entries of many groups, or makes what is told of many topics."""
+    for topic in (f"t{number}" for number in range(12)):
+        client.hset(topics_key(prefix), topic, "{}")
+        ready = ShardKeys(prefix, topic).of("ready")
+        for group in ("a", "b"):
+            client.xgroup_create(ready, group, "0", mkstream=True)
+        client.xadd(ready, {"id": "x", "due": 1, "n": 1})
+    made = pages = most_made = most_pages = 0
+
+    def counted(told: TopicStatus, **fields: Any) -> TopicStatus:
+        nonlocal made
+        made += 1
+        return replace(told, **fields)
+
+    monkeypatch.setattr(status, "replace", counted)
+    monkeypatch.setattr(status, "_AT_ONCE", 3)
+    flow = status.read_status(prefix)
+    with Connection(redis_url) as connection, suppress(StopIteration):
+        step = next(flow)
+        while True:
+            calls = (step,) if isinstance(step, Call) else step
+            pages = sum(call.args[0] == "XRANGE" and call.args[-1] == PAGE for call in calls)
+            result = connection.call(step) if isinstance(step, Call) else connection.execute_each(step)
+            most_pages, made = max(most_pages, pages), 0
+            try:
+                step = flow.send(result)
+            finally:
+                most_made = max(most_made, made)
+    assert (most_made, most_pages) == (3, 5)

@@ -139,6 +139,7 @@ class Manager:
         self._sweeper = Sweeper(self._connection, self._table, settings, self._reporter)
         self._dead_letterer = DeadLetterer(self._connection, self._table, settings)
         self._discoverer = Discoverer(self._connection, self._table)
+        self._discovering = asyncio.Lock()
         self._promoter = Promoter(self._connection, self._table, settings, self._reporter)
         self._adopter = Adopter(
             self._connection,
@@ -303,7 +304,9 @@ class Manager:
             metrics.note_turn("promote")
 
     async def _discover(self) -> None:
-        await self._discoverer.turn()
+        # The adopter asks as well, and an earlier look must not be applied after a later one.
+        async with self._discovering:
+            await self._discoverer.turn()
         self._promoter.wake()
 
     async def _gauges(self) -> None:

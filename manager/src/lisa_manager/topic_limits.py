@@ -6,13 +6,15 @@ an earlier revision never replace those of a later one. Managers do the same for
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.limits import limits_of, revision_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import parse_topic, with_revision
 
@@ -37,17 +39,20 @@ def wrong_shards(layout: Layout) -> Flow[list[ShardKeys]]:
 
 
 def apply_limits(prefix: str, topic: str) -> Flow[None]:
-    """Sets the limits of all shards of a topic as its policy says."""
+    """Sets the limits of all shards of a topic as its policy says; raises the error of one that cannot be read last."""
     layout, stored = yield from _read(prefix, topic)
     while True:
-        # Drained shards, too: they have shares no more.
-        limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
+        # Drained shards, too: they have shares no more. One may be damaged, or its node be away: the others get theirs.
+        limits: list[Any] = yield IndependentCalls(read_limits(keys) for keys in layout.ever)
         before = stored
         layout, stored = yield from _read(prefix, topic)
         if stored != before:
             continue
-        if not (yield from _write(layout, dict(zip(layout.ever, limits, strict=True)))):
-            return
+        known = {keys: each for keys, each in zip(layout.ever, limits, strict=True) if not isinstance(each, LisaError)}
+        if not (yield from _write(layout, known)):
+            break
+    if error := error_in(limits):
+        raise error
 
 
 def write_limits(layout: Layout) -> Flow[None]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from lisa_common.model.keys import activity_key
+from lisa_common.model.keys import ShardKeys, activity_key
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_gateway.dashboard.selection import Selection
 from lisa_manager import Admin, Operation, new_operation_id
@@ -237,6 +237,27 @@ def test_an_operation_is_stopped_and_resumed_and_loses_none(
     assert ended
     again = browser.send(page, next(form for form in page.forms if form.action == "do-resume"), operation=ended.id)
     assert (again.status, "ended before it was done" in again.text) == (400, True)
+
+
+def test_an_operation_that_fails_says_what_it_has_done(
+    browser: Browser, producer: Producer, admin: Admin, topic: str, *, kill: Kill, gateways: Gateways
+) -> None:
+    """One of two shards is damaged."""
+    admin.create_topic(topic, shards=2)
+    producer.send_many(topic, [Message(body="x") for _ in range(40)])
+    kill(topic, 40)
+    asked = browser.get("confirm", what="purge", topic=topic, state="garbage")
+    damaged = ShardKeys(gateways.prefix, topic, "1").of("failures")
+    with plain_client(gateways.url) as client:
+        client.set(damaged, "of another program")
+        browser.send(asked, asked.form("do-bulk"))
+        wait_until(lambda: _ended(admin, topic) == "failed", 30)
+        client.delete(damaged)
+    purged = 40 - admin.sizes(topic)[0].garbage
+    failed = _operation(admin, topic)
+    assert failed
+    assert 0 < failed.done == purged
+    assert _last(admin, topic) == ("anybody", "purge all", purged)
 
 
 def test_policy_is_changed_field_by_field(browser: Browser, admin: Admin, topic: str) -> None:

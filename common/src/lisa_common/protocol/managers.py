@@ -1,11 +1,8 @@
 """Signs of life: each manager renews its own in one sorted set, which the server deletes when none has for a while."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from lisa_common.errors import AccessDenied
 from lisa_common.model.keys import managers_key
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Flow, command
 
 __all__ = ["RENEW_S", "find_absence", "renew", "withdraw"]
 
@@ -16,24 +13,21 @@ _LIFE_MS = 15_000
 """A manager that has not renewed its sign for this long counts as ended."""
 
 
-def renew(prefix: str, name: str, now_ms: int) -> Sequence[Call[Any]]:
-    """Says that a manager lives at this moment of the server's clock."""
+def renew(prefix: str, name: str, now_ms: int) -> Flow[None]:
+    """Says that a manager lives at this moment of the server's clock. A full server keeps what it has."""
     return _write(prefix, name, now_ms, now_ms)
 
 
-def withdraw(prefix: str, name: str, now_ms: int) -> Sequence[Call[Any]]:
+def withdraw(prefix: str, name: str, now_ms: int) -> Flow[None]:
     """Says that a manager has ended."""
     # A sign of 1970 is removed with those that are too old; ZREM would need another right.
     return _write(prefix, name, 0, now_ms)
 
 
-def _write(prefix: str, name: str, seen_ms: int, now_ms: int) -> Sequence[Call[Any]]:
+def _write(prefix: str, name: str, seen_ms: int, now_ms: int) -> Flow[None]:
     key = managers_key(prefix)
-    return [
-        command("ZADD", key, seen_ms, name),
-        command("ZREMRANGEBYSCORE", key, "-inf", now_ms - _LIFE_MS),
-        command("PEXPIRE", key, _LIFE_MS),
-    ]
+    yield [command("ZADD", key, seen_ms, name), command("PEXPIRE", key, _LIFE_MS)]
+    yield command("ZREMRANGEBYSCORE", key, "-inf", now_ms - _LIFE_MS)
 
 
 def find_absence(prefix: str) -> Flow[str]:

@@ -149,7 +149,8 @@ class _Run:
 
     async def _work_on_garbage(self, what: str) -> bool:
         def report(looked: int, total: int) -> None:
-            self._operation = replace(self._operation, looked=looked, total=total)
+            # Until the result tells which of them were left: it may never come.
+            self._operation = replace(self._operation, looked=looked, done=looked, total=total)
             if self._stopping and looked < total:
                 raise StopBulk
 

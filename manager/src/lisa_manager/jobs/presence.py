@@ -32,7 +32,7 @@ class Presence:
     async def turn(self) -> None:
         """Renews the sign, and at times forgets workers that have long been silent. Raises LisaError."""
         now: int = await self._connection.call(server_time())
-        await self._connection.execute(managers.renew(self._prefix, self._name, now))
+        await self._connection.run(managers.renew(self._prefix, self._name, now))
         if now >= self._forgets_at_ms:
             self._forgets_at_ms = now + _FORGET_EVERY_MS
             await self._connection.run(forget_silent(self._prefix))
@@ -42,4 +42,4 @@ class Presence:
         with suppress(LisaError, TimeoutError):
             async with asyncio.timeout(_END_S):
                 now: int = await self._connection.call(server_time())
-                await self._connection.execute(managers.withdraw(self._prefix, self._name, now))
+                await self._connection.run(managers.withdraw(self._prefix, self._name, now))

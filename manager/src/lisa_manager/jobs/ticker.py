@@ -65,6 +65,9 @@ _MIGRATE_S: Final = 60.0
 _SHORT_MS: Final = 5_000
 """A schedule of a shorter period is served at the moment when its next tick can be sent, not at the next turn."""
 
+_STEP_MS: Final = 1_000
+"""By how much the server's clock jumps ahead of ours where one of them was set, or stood still."""
+
 _REST_S: Final = 1.0
 """Managers wait for a random part of this before they send the next tick ahead, so that mostly one of them does."""
 
@@ -76,6 +79,15 @@ class _Group:
         self.clock = ServerClock()
         self.due = DueQueue()
         """Schedules, by tag."""
+
+    def see(self, server_ms: float, began: float) -> None:
+        """Notes the server's time in a reply that has just come."""
+        now = time.monotonic()
+        expected_ms = self.clock.ms_at(now)
+        self.clock.see(server_ms, began, now)
+        if self.clock.ms_at(now) - expected_ms > _STEP_MS:
+            # Its clock was set forward, or this machine slept: ticks are due sooner than was planned.
+            self.due.take_due(math.inf, now)
 
 
 @dataclass(slots=True)
@@ -221,7 +233,7 @@ class Ticker:
         asked: Call[int] = command("EXISTS", topics[-1].layout.shards[0].of("ticks"))
         began = time.monotonic()
         _, now_ms = await self._connection.execute([asked, server_time()])
-        topics[0].group.clock.see(now_ms, began, time.monotonic())
+        topics[0].group.see(now_ms, began)
 
     def _take(self, topic: _Topic, read: Mapping[str, _Watched | None]) -> None:
         """Takes in what was read."""
@@ -270,7 +282,7 @@ class Ticker:
         has_moved = result.mark.last_ms != each.mark.last_ms
         if result.is_told:
             # Also where nothing was due: the server's clock may have been set back.
-            each.topic.group.clock.see(result.now_ms, began, time.monotonic())
+            each.topic.group.see(result.now_ms, began)
         each.mark = result.mark
         self._queue(each, result.now_ms, retry=not has_moved)
 
@@ -288,7 +300,9 @@ class Ticker:
         self._metrics.expect(topic, schedule.name, next_ms)
         moment = each.topic.group.clock.moment_of(next_ms)
         if schedule.overlap == "skip":
-            queue.put(each.tag, max(moment, now + retry * self._settings.resolution_s))
+            # It came a moment too early, or a full topic takes no tick.
+            rest_s = self._settings.poll_s if next_ms <= now_ms else self._settings.resolution_s
+            queue.put(each.tag, max(moment, now + retry * rest_s))
         elif mark.due_ms <= now_ms:
             queue.put(each.tag, now + retry * self._settings.poll_s)
         else:

@@ -16,8 +16,8 @@ from lisa_manager.queries import PAGE, GroupInfo, chunks, entries, first_error
 
 __all__ = ["Backlog", "backlogs_of", "read_backlogs"]
 
-_AT_ONCE = 50
-"""Pages in one round trip."""
+_AT_ONCE = 5
+"""Pages in one round trip: an event loop has other work."""
 
 _SMALL = 10_000
 """Streams up to this length are counted entry by entry, to leave out the retries of other groups."""

@@ -74,6 +74,8 @@ def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[Drop
     check_bool("force", force)
     layout = yield from require_topic(prefix, topic)
     known = yield from group_names(layout.served)
+    if not force and any(debt.owes for debt in (yield from read_groups(layout)) if debt.group == group):
+        return DroppedGroup(done=False, ended=0)
     # Also where it is gone: a drop that was interrupted may have left copies.
     ended = yield from drop.drop_group(layout, group, force=force)
     if ended == 0 and group not in known:

@@ -20,7 +20,9 @@ from lisa_manager.queries import chunks, first_error, groups, layouts_of, scored
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
-_SHARDS_AT_ONCE = 250
+_AT_ONCE = 250
+"""Most topics, or shards, in one round trip."""
+_OF_POLICY = ("dead_letter_topic", "dead_letter_delay_ms", "expire_idle_ms", "garbage_retention_ms", "paused")
 _DIGITS = 15
 
 
@@ -30,9 +32,10 @@ def read_status(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[l
     Raises UnknownTopic for one unknown topic; of several, leaves it out.
     """
     statuses = yield from read_status_of((yield from layouts_of(prefix, topic)))
-    expiring = [status.topic for status in statuses if status.expire_idle_ms]
-    unused: dict[str, int | None] = (yield from _read_unused(prefix, expiring)) if expiring else {}
-    return [replace(status, unused_ms=unused.get(status.topic)) for status in statuses]
+    if expiring := [status.topic for status in statuses if status.expire_idle_ms]:
+        unused = yield from _read_unused(prefix, expiring)
+        return [replace(each, unused_ms=unused.get(each.topic)) if each.expire_idle_ms else each for each in statuses]
+    return statuses
 
 
 def read_status_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow[list[TopicStatus]]:
@@ -41,17 +44,7 @@ def read_status_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow[
     With `partial`, a node of a Cluster that is away damages its topics only; else its error is raised.
     """
     read: _Read[TopicStatus] = functools.partial(_read_status, partial=partial)
-    statuses = yield from _read_topics(layouts, read)
-    return [
-        replace(
-            status,
-            dead_letter_topic=policy.dead_letter_topic,
-            dead_letter_delay_ms=policy.dead_letter_delay_ms,
-            expire_idle_ms=policy.expire_idle_ms,
-            garbage_retention_ms=policy.garbage_retention_ms,
-        )
-        for status, policy in zip(statuses, (layout.policy for layout in layouts), strict=True)
-    ]
+    return (yield from _read_topics(layouts, read, _with_policy))
 
 
 def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | None]]:
@@ -62,7 +55,7 @@ def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | Non
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
     """The sizes of one topic or of all, by name; raises UnknownTopic. Two or three round trips for 250 shards."""
-    return (yield from _read_topics((yield from layouts_of(prefix, topic)), _read_sizes))
+    return (yield from _read_topics((yield from layouts_of(prefix, topic)), _read_sizes, lambda sizes, _: sizes))
 
 
 _S = TypeVar("_S", bound=TopicSizes)
@@ -70,26 +63,25 @@ _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
 _Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
 
 
-def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
-    policies = {layout.topic: layout.policy for layout in layouts}
-    by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
-    for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
-        for sizes in (yield from read(shards)):
-            by_topic[sizes.topic].append(sizes)
-    return [_with_limits(_sum(of_shards), policies[topic]) for topic, of_shards in by_topic.items()]
+def _read_topics(layouts: Sequence[Layout], read: _Read[_S], finish: Callable[[_S, Policy], _S]) -> Flow[list[_S]]:
+    """Reads some topics after the others, and finishes them at once: an event loop has other work, too."""
+    finished: list[_S] = []
+    for some in chunks(layouts, _AT_ONCE):
+        by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in some}
+        for shards in chunks([keys for layout in some for keys in layout.served], _AT_ONCE):
+            for sizes in (yield from read(shards)):
+                by_topic[sizes.topic].append(sizes)
+        finished += [finish(_sum(by_topic[layout.topic]), layout.policy) for layout in some]
+    return finished
 
 
-def _with_limits(sizes: _S, policy: Policy) -> _S:
-    if not isinstance(sizes, TopicStatus) or not policy.is_limited:
-        return sizes
-    late = {} if policy.paused else sizes.group_late_ms
-    return replace(
-        sizes,
-        late_ms=max(late.values(), default=0),
-        group_late_ms=late,
-        paused=policy.paused,
-        limits=shown_limits(policy),
-    )
+def _with_policy(status: TopicStatus, policy: Policy) -> TopicStatus:
+    """The status with what the policy says of the topic."""
+    fields: dict[str, Any] = {name: getattr(policy, name) for name in _OF_POLICY}
+    if policy.is_limited:
+        late = {} if policy.paused else status.group_late_ms
+        fields |= {"late_ms": max(late.values(), default=0), "group_late_ms": late, "limits": shown_limits(policy)}
+    return replace(status, **fields)
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
