@@ -152,6 +152,8 @@ class Schedule(BaseModel):
         # Not where stored ones are read: an earlier release took them.
         if self.catchup_window_ms != _DAY_MS and self.catches_up != "all":
             raise Needs("catchup_window", self.catchup_window_ms / 1000, "catchup=all")
+        if self.from_ms is not None:
+            schedule._check_until(self.from_ms - 1)
         if not self.jitter_ms:
             return schedule
         ticks = list(islice(schedule.ticks_after(now_ms), _LOOKED_AT))
@@ -164,12 +166,15 @@ class Schedule(BaseModel):
     def check_future(self, now_ms: int, before: "Schedule | None") -> None:
         """Raises InvalidInput where `until` leaves no tick, unless the schedule `before` had this rhythm and has ended.
 
-        Workers do not ask: their code stays as it is when a schedule has ended.
+        Workers and imports do not ask: code and files stay as they are when a schedule has ended.
         """
-        if self.until_ms is None or (before is not None and self.has_rhythm_of(before)):
+        if before is None or not self.has_rhythm_of(before):
+            self._check_until(now_ms if self.from_ms is None else max(now_ms, self.from_ms - 1))
+
+    def _check_until(self, after_ms: int) -> None:
+        if self.until_ms is None:
             return
-        start = now_ms if self.from_ms is None else max(now_ms, self.from_ms - 1)
-        tick = next(self.rhythm.after(start), None)
+        tick = next(self.rhythm.after(after_ms), None)
         if tick is not None and tick > self.until_ms:
             expected = f"{iso_of(tick)}, its next tick, or later"
             raise InvalidInput("until", Verbatim(iso_of(self.until_ms)), expected)

@@ -1,7 +1,6 @@
 """Changes of schedules, by operators."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -154,7 +153,6 @@ def import_schedules(
     now_ms: int = yield server_time()
     pruned = [prune] if isinstance(prune, str) else check_list("prune", prune, "topics")
     schedules = _checked(wanted, now_ms)
-    yield from _check_future(topics, schedules, now_ms)
     for topic in pruned:
         if topic != _ALL and topic not in wanted:
             yield from require_topic(topics.prefix, topic)
@@ -180,30 +178,12 @@ def _checked(wanted: Mapping[str, Mapping[str, Mapping[str, Any]]], now_ms: int)
     for topic, of_topic in check_mapping("schedules", wanted).items():
         for name, fields in check_mapping(f"schedules of topic {topic}", of_topic).items():
             check_mapping(f"schedule {topic}/{name}", fields)
-            with _naming(topic, name):
+            try:
                 schedule = Schedule.of(stored_fields(fields) | {"topic": topic, "name": name})
                 schedules[topic, name] = schedule.checked(now_ms)
+            except InvalidInput as error:
+                raise InvalidInput(f"{error.field} of schedule {topic}/{name}", error.value, error.expected) from None
     return schedules
-
-
-@contextmanager
-def _naming(topic: str, name: str) -> Iterator[None]:
-    """Names the schedule in an error about its fields."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise InvalidInput(f"{error.field} of schedule {topic}/{name}", error.value, error.expected) from None
-
-
-def _check_future(topics: Topics, schedules: Mapping[tuple[str, str], Schedule], now_ms: int) -> Flow[None]:
-    """Raises InvalidInput for a schedule that can never tick. One that is stored like this may have ended since."""
-    for (topic, name), schedule in schedules.items():
-        if schedule.until_ms is None or next(schedule.ticks_after(now_ms), None) is not None:
-            continue
-        home = yield from find_home((yield from topics.resolve(topic)))
-        before = parse_definition(home.keys, name, (yield get_definition(home.keys, name)))
-        with _naming(topic, name):
-            schedule.check_future(now_ms, before.schedule if before else None)
 
 
 def _made(topics: Topics, schedule: Schedule) -> Flow[Change]:
