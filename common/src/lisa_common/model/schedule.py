@@ -153,7 +153,7 @@ class Schedule(BaseModel):
         if self.catchup_window_ms != _DAY_MS and self.catches_up != "all":
             raise Needs("catchup_window", self.catchup_window_ms / 1000, "catchup=all")
         if self.from_ms is not None:
-            schedule._check_until(self.from_ms - 1)
+            schedule._check_until(self.from_ms - 1)  # noqa: SLF001 - a copy of this one
         if not self.jitter_ms:
             return schedule
         ticks = list(islice(schedule.ticks_after(now_ms), _LOOKED_AT))
