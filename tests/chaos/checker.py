@@ -21,6 +21,9 @@ _SLACK_MS = 5.0
 _ANSWERED_S = 15.0
 """Longer than the patience of every caller."""
 
+_KNOWN_S = 10.0
+"""For so long a producer may send by shards that it knows, though the server has lost the reshard that made them."""
+
 _FIRM = ("sent", "duplicate")
 _NOT_DONE = ("failed", "invalid")
 
@@ -193,7 +196,7 @@ class _Judge:
 
     def _place(self, story: Story) -> None:
         """Promise 9: a message is in one shard, also after reshards, and callers find it there."""
-        rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
+        rolled_back = any(self._deliveries.rolled_back(each.since - _KNOWN_S, each.until) for each in story.tries)
         text = f"{story.name}: in the shards {sorted(story.shards)}"
         self._verdict.check(9, len(story.shards) <= 1 or rolled_back, text)
         for ask in story.asks:
