@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -33,6 +34,21 @@ GRANTS = [
     for name, token in TOKENS.items()
 ]
 CALLS = "/camellia/delayQueue/"
+
+
+def _grant(**quotas: float) -> list[dict[str, Any]]:
+    """The grant of one caller with these quotas."""
+    return [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["send", "consume"], **quotas}]
+
+
+@asynccontextmanager
+async def _busy_client(settings: GatewaySettings) -> AsyncIterator[httpx.AsyncClient]:
+    """That caller, and a gateway in this process."""
+    made = app(settings)
+    headers = {"authorization": f"Bearer {TOKENS['busy']}"}
+    transport = httpx.ASGITransport(made)
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -114,18 +130,16 @@ def test_a_stream_is_slowed_down(callers: dict[str, httpx.Client]) -> None:
 
 async def test_what_a_quota_slows_down_is_not_too_slow(redis_url: str, prefix: str) -> None:
     """The limit of slow senders is for senders."""
-    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["send"], "bytes_s": 2_000}]
     limits = {"slow_s": 0.1, "min_bytes_s": 1_000_000}
-    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants, **limits))
 
     async def lines() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield json.dumps({"body": "x" * 1_000}).encode() + b"\n"
 
-    headers = {"authorization": f"Bearer {TOKENS['busy']}", "content-type": "application/x-ndjson"}
-    transport = httpx.ASGITransport(made)
-    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
-        answer = await client.post("/v1/topics/t/messages", content=lines())
+    settings = GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=_grant(bytes_s=2_000), **limits)
+    async with _busy_client(settings) as client:
+        headers = {"content-type": "application/x-ndjson"}
+        answer = await client.post("/v1/topics/t/messages", content=lines(), headers=headers)
     assert (answer.status_code, answer.json().get("sent")) == (200, 3)
 
 
@@ -160,11 +174,8 @@ async def test_polls_at_once(base_url: str) -> None:
 
 async def test_a_refused_poll_of_camellia_is_held(redis_url: str, prefix: str) -> None:
     """Its clients poll again at once, whatever the answer, and would use up the requests that their acks need."""
-    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["consume"], "polls": 0}]
-    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
-    headers = {"authorization": f"Bearer {TOKENS['busy']}"}
-    transport = httpx.ASGITransport(made)
-    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+    settings = GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=_grant(polls=0))
+    async with _busy_client(settings) as client:
         for wait_s in (0.3, 30):
             began = time.monotonic()
             data = {"topic": "polled", "longPollingTimeoutMillis": round(wait_s * 1_000)}
@@ -199,11 +210,8 @@ def test_groups_and_new_topics(callers: dict[str, httpx.Client]) -> None:
 
 async def test_a_new_topic_counts_once(redis_url: str, prefix: str) -> None:
     """However many polls of it come before the first of them has made it."""
-    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["consume"], "new_topics": 1}]
-    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
-    headers = {"authorization": f"Bearer {TOKENS['busy']}"}
-    transport = httpx.ASGITransport(made)
-    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+    settings = GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=_grant(new_topics=1))
+    async with _busy_client(settings) as client:
         form = {"topic": "polled-by-many", "longPollingTimeoutMillis": 10}
         answers = await asyncio.gather(*(client.post(f"{CALLS}longPollingMsg", data=form) for _ in range(60)))
     assert {answer.status_code for answer in answers} == {200}
@@ -225,10 +233,7 @@ def test_bytes_at_once() -> None:
 
 async def test_a_body_that_has_arrived_is_not_refused(redis_url: str, prefix: str) -> None:
     """A read whose body was admitted is answered, whatever other bodies fill the quota meanwhile."""
-    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["send", "consume"], "bytes_at_once": 1_024}]
-    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
-    headers = {"authorization": f"Bearer {TOKENS['busy']}", "content-type": "application/json"}
-    transport = httpx.ASGITransport(made)
+    settings = GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=_grant(bytes_at_once=1_024))
     is_full, is_read = asyncio.Event(), asyncio.Event()
 
     async def upload() -> AsyncIterator[bytes]:
@@ -236,7 +241,8 @@ async def test_a_body_that_has_arrived_is_not_refused(redis_url: str, prefix: st
         is_full.set()
         await is_read.wait()
 
-    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+    async with _busy_client(settings) as client:
+        client.headers["content-type"] = "application/json"
         uploads = []
 
         async def body() -> AsyncIterator[bytes]:

@@ -205,11 +205,7 @@ async def test_a_change_whose_reply_is_lost_is_unknown_though_the_server_is_away
     """Later tries did nothing, but the first one may have."""
     server = own_server()
     async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
-        producer = producers(proxy.url, patience_s=0.5)
-        await producer.send("orders", b"x", id="one", delay=60)
-        options = {} if change == "cancel" else {"delay": 90}
-        await getattr(producer, change)("orders", "none", **options)  # the server has the script
-        changing = await _cut_off(proxy, getattr(producer, change)("orders", "one", **options))
+        changing = await _change_cut_off(proxy, producers(proxy.url, patience_s=0.5), change)
         with pytest.raises(OutcomeUnknown):
             await changing
         found = await direct.find("orders", "one")
@@ -223,11 +219,7 @@ async def test_a_change_whose_reply_is_lost_does_not_pass_for_one_of_no_message(
     """The message is gone, by the first try, or because that made it due: "unknown" would tell its caller otherwise."""
     server = own_server()
     async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
-        producer = producers(proxy.url)
-        await producer.send("orders", b"x", id="one", delay=60)
-        options = {} if change == "cancel" else {"delay": 90}
-        assert await getattr(producer, change)("orders", "none", **options) == "unknown"  # the server has the script
-        changing = await _cut_off(proxy, getattr(producer, change)("orders", "one", **options))
+        changing = await _change_cut_off(proxy, producers(proxy.url), change)
         await direct.cancel("orders", "one")
         proxy.lead_to(server.port)
         with pytest.raises(OutcomeUnknown):
@@ -298,6 +290,15 @@ async def _cut_off(proxy: Proxy, call: Awaitable[Any]) -> "asyncio.Future[Any]":
     calling = asyncio.ensure_future(call)
     await wait_until_async(lambda: proxy.lost > lost, what="a reply to be lost")
     return calling
+
+
+async def _change_cut_off(proxy: Proxy, producer: AsyncProducer, change: str) -> "asyncio.Future[Any]":
+    """The same of a cancel or a reschedule of the message `one`, which is sent first."""
+    await producer.send("orders", b"x", id="one", delay=60)
+    make = getattr(producer, change)
+    options = {} if change == "cancel" else {"delay": 90}
+    assert await make("orders", "none", **options) == "unknown"  # the server has the script
+    return await _cut_off(proxy, make("orders", "one", **options))
 
 
 async def test_a_batch_with_a_lost_reply_says_so_for_each_message(producers: Producers, own_server: OwnServer) -> None:

@@ -57,6 +57,11 @@ class Topic:
         self.readers.append(reader)
         return reader
 
+    def consumer(self, group: str = "g") -> Consumer:
+        """A plain consumer."""
+        settings = ConsumerSettings.load(redis_url=self.url, prefix=self.keys.prefix)
+        return Consumer("orders", group=group, settings=settings)
+
     def pending(self, group: str = "g") -> int:
         """How many deliveries are not settled."""
         (found,) = [info for info in self.client.xinfo_groups(self.keys.of("ready")) if info["name"] == group.encode()]
@@ -229,8 +234,7 @@ def test_reclaimed_while_the_query_was_away(topic: Topic) -> None:
 def test_shared_group(topic: Topic) -> None:
     """Another consumer of the group has other messages, and the query's acks leave them alone."""
     topic.send(*"abcd")
-    settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
-    with Consumer("orders", group="g", settings=settings) as other:
+    with topic.consumer() as other:
         (theirs,) = other.read(limit=1)
         reader = topic.reader()
         start = reader.initialOffset()

@@ -10,8 +10,6 @@ from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming
-from lisa_consumer import Consumer
-from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message
 from lisa_producer.spark.stream import Offset
 from spark.test_group_reader import Topic, _plan, _run
@@ -27,11 +25,6 @@ def topic(redis_url: str, prefix: str) -> Iterator[Topic]:
     topic = Topic(redis_url, prefix)
     yield topic
     topic.close()
-
-
-def _consumer(topic: Topic) -> Consumer:
-    settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
-    return Consumer("orders", group="g", settings=settings)
 
 
 def _read_one(topic: Topic, end: Offset) -> Entry:
@@ -77,7 +70,7 @@ def test_entries_of_others_between(topic: Topic) -> None:
     first = topic.reader(maxRows=1_200)
     start = first.initialOffset()
     _plan(first, start)
-    with _consumer(topic) as other:
+    with topic.consumer() as other:
         theirs = [each.id for each in other.read(limit=100)]
         assert theirs == ids[1_200:1_300]
         again = topic.reader(partitionRows=2_600)

@@ -12,8 +12,6 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.
 from lisa_common.errors import LisaError
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, managing
-from lisa_consumer import Consumer
-from lisa_consumer.settings import ConsumerSettings
 from lisa_producer.spark.receipts import read_receipt
 from lisa_producer.spark.stream import GroupReader, Offset
 from spark.test_group_reader import Topic, _plan, _run
@@ -28,13 +26,8 @@ def topic(redis_url: str, prefix: str) -> Iterator[Topic]:
     topic.close()
 
 
-def _consumer(topic: Topic, group: str) -> Consumer:
-    settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
-    return Consumer("orders", group=group, settings=settings)
-
-
 def _nack(topic: Topic, receipt: str, **options: Any) -> None:
-    """What `foreachBatch` does with a row."""
+    """Nacks a row, as `foreachBatch` does."""
     group, _, entry = read_receipt(receipt)
     nacks = [consuming.Nack(entry, "no", **options)]
     topic.producer._connection.call(consuming.nack(topic.keys, group, nacks, Policy()))
@@ -86,7 +79,7 @@ def test_a_retry_that_was_finished_before_a_late_restart(topic: Topic) -> None:
 
 def test_a_retry_of_another_group_in_the_batch_before_a_restart(topic: Topic) -> None:
     """It is skipped. The same message is to be retried in the query's group, too, and stays so."""
-    with _consumer(topic, "other") as other:
+    with topic.consumer("other") as other:
         other.read()
         stopped = topic.reader()
         start = _plan(stopped, stopped.initialOffset())
@@ -169,7 +162,7 @@ def test_leases_that_run_out_before_tasks_read(topic: Topic) -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["soon", "late"])
 def test_a_batch_that_was_repeated_and_not_read(topic: Topic, *, late: bool) -> None:
-    """What tasks read at the first try, which failed, is not done, though Spark goes on after the second."""
+    """Rows that only the failed first try has read are not acked when Spark goes on after the second."""
     topic.send(*"abc")
     failed = topic.reader()
     start = failed.initialOffset()
@@ -203,7 +196,7 @@ def test_a_message_behind_one_with_which_the_query_failed(topic: Topic) -> None:
     assert _run(failed, start, end) == ["poison"]
     failed.stop()
     assert topic.reclaim_all() == 1
-    with _consumer(topic, "g") as other:
+    with topic.consumer() as other:
         other.ack(*other.read())
     topic.send("good")
     reader = topic.reader()

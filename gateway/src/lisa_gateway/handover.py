@@ -26,7 +26,7 @@ class Handover:
         self._receive = receive
         self._deliveries: list[Delivery] = []
         self._is_gone = False
-        """Whether the client has hung up."""
+        """True once the client has hung up."""
         self._watch = asyncio.create_task(self._leave_with_client())
         polls.users += 1
 

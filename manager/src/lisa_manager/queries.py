@@ -84,7 +84,7 @@ def consumers(keys: ShardKeys, group: str) -> Call[list[dict[str, Any]]]:
 
 
 def stream_fields(keys: ShardKeys, *options: str | int) -> Call[dict[str, Any]]:
-    """What the server says of the ready stream; empty where it does not exist."""
+    """The fields of XINFO STREAM for the ready stream; empty where the stream does not exist."""
     return _info("STREAM", keys, *options, decode=fields_of)
 
 

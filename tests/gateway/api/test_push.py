@@ -457,7 +457,7 @@ class _Loud(_Handler):
 def test_no_answer_is_taken_for_that_of_another_target(
     http: httpx.Client, pushing: Callable[..., Pushing], topic: str, receivers: Callable[..., Receiver]
 ) -> None:
-    """What one sends too much does not ack the messages of others of its host. A type with spaces is sent without."""
+    """Surplus bytes of one receiver ack no messages of others on its host. A content type loses its outer spaces."""
     receiver = receivers(_Loud)
     receiver.answer = lambda request: (200 if request.path.endswith("0") else 500, {})
     loud, quiet = f"{topic}-0", f"{topic}-1"

@@ -166,7 +166,7 @@ class Schedule(BaseModel):
     def check_future(self, now_ms: int, before: "Schedule | None") -> None:
         """Raises InvalidInput where `until` leaves no tick, unless the schedule `before` had this rhythm and has ended.
 
-        Workers and imports do not ask: code and files stay as they are when a schedule has ended.
+        Workers and imports skip this check, because code and files keep schedules that have ended.
         """
         if before is None or not self.has_rhythm_of(before):
             self._check_until(now_ms if self.from_ms is None else max(now_ms, self.from_ms - 1))

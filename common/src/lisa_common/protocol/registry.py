@@ -258,9 +258,9 @@ def declare_topic(
 ) -> Flow[Policy | None]:
     """Registers a topic with these fields of its own, and those of patterns. Returns its policy; None where it exists.
 
-    `patterns` are the stored policies of patterns as far as they are known. A topic that was dropped lately
-    gets the shards that it had. Raises InvalidInput where its own fields do not go with those of patterns, or with its
-    name. A repeat after a lost reply would find the topic that it has declared.
+    `patterns` are the stored policies of patterns, if the caller knows them. A topic that was dropped lately gets the
+    shards that it had. Raises InvalidInput where its own fields do not go with those of patterns, or with its name.
+    A repeat after a lost reply finds the topic that the first try has declared.
     """
     past = yield from read_past(prefix, topic, own)
     while True:

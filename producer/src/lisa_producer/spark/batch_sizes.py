@@ -37,7 +37,7 @@ class BatchSizes:
         return min(rows, most) if rows else most
 
     def begin(self, held: int, *, alone: bool, again: bool) -> Flow[tuple[int, bool]]:
-        """Begins a batch of `held` messages, the only one of which may have to run `alone`, or begins it `again`.
+        """Begins a batch of `held` messages; `alone`: the only one has to run alone; `again`: Spark repeats the batch.
 
         Returns how many of them to try, 0 if the only one has failed alone; and whether a single one is suspected.
         """

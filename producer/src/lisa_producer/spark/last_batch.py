@@ -1,4 +1,4 @@
-"""What a query notes of its last micro-batch, for the run after it.
+"""The notes of a query on its last micro-batch, which its next run reads.
 
 Only that run learns from Spark whether the batch was finished before the query stopped. By then the leases of its rows
 may have run out, and the manager has given them back. So the driver notes that a batch begins, and each task notes the

@@ -287,13 +287,6 @@ class PendingEntries:
             return []
         return entries
 
-    def held_all(self, after: str, last: str) -> Flow[list[Entry]]:
-        """All pending entries after one and up to another."""
-        found: list[Entry] = []
-        while page := (yield from self.held(found[-1].entry if found else after, last)):
-            found += page
-        return found
-
     def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
         call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
         try:
@@ -304,7 +297,7 @@ class PendingEntries:
 
 
 def _is_nacked(entry: Entry, failure: Failure | None) -> bool:
-    """Whether a delivery was nacked; an operator may have replayed it since."""
+    """Returns True for a delivery that was nacked, also if an operator has replayed it since."""
     if failure is None or failure.entry != entry.entry:
         return False
     # A lease that runs out spends no attempt, and leaves the reason of the delivery before.
