@@ -113,12 +113,14 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
 
 
 class _Counting(AsyncConnection):
-    """A connection that counts its round trips."""
+    """A connection that counts the calls of each of its round trips."""
 
-    trips = 0
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.trips: list[int] = []
 
     async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        self.trips += 1
+        self.trips.append(len(calls))
         return await super().execute_each(calls)
 
 
@@ -136,12 +138,13 @@ async def test_all_leases_are_renewed_in_one_round_trip(
         leases = Leases(renewing, core)
         leases.hold(held)
         await leases.learn(["orders"])
-        renewing.trips = 0
+        renewing.trips.clear()
         keeper = asyncio.create_task(leases.run([]))
         await wait_until_async(lambda: any(each.renewed_at > read_at for each in held))
         await cancel_all(keeper)
     assert all(each.renewed_at > read_at for each in held)
-    assert renewing.trips == 1
+    # A busy server may have to be asked again, but never for a part of them.
+    assert set(renewing.trips) == {2}
 
 
 async def test_what_is_settled_does_not_begin_again(
