@@ -191,8 +191,6 @@ def follow(
         now_ms=now_ms,
         own_group=group,
         window_ms=policy.dedup_window_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
     return in_parts(call, len(followed), lambda done: follow(keys, group, followed[done:], policy, now_ms=now_ms))
 
@@ -230,8 +228,6 @@ def nack(
         repeatable=False,
         now_ms=now_ms,
         group=group,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         policy=policy.as_json,
         seed=new_seed(),
     )
@@ -254,8 +250,6 @@ def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: i
         decode=number,
         now_ms=now_ms,
         group=group,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         shut_ms=shut_ms,
     )
     return in_parts(
@@ -295,7 +289,6 @@ def extend(
         consumer=consumer,
         lease_ms=lease_ms or 0,
         channel=wake_channel(keys.prefix) if is_short else "",
-        topic=keys.tag,
         lent=int(lent),
     )
 
@@ -331,8 +324,6 @@ def discard(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Polic
         now_ms=now_ms,
         group=group,
         policy=policy.as_json,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
     return in_parts(call, len(entries), lambda done: discard(keys, group, entries[done:], policy, now_ms=now_ms))
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import chain, repeat
 from typing import Any
 
-from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
+from lisa_common.model.keys import ShardKeys, bytes_of, text_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol.call import Call, in_parts, script
@@ -66,8 +66,6 @@ def abort(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[AbortOutcome]:
         decode=lambda reply: AbortOutcome(reply.decode()),
         repeatable=False,
         now_ms=now_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         id=id,
     )
 
@@ -166,8 +164,6 @@ def reclaim(
         decode=decode,
         now_ms=now_ms,
         group=bytes_of(group),
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         policy=policy.as_json,
         seed=new_seed(),
         visibility=policy.visibility_ms if visibility_ms is None else visibility_ms,
@@ -232,8 +228,6 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
         now_ms=now_ms,
         policy=policy.as_json,
         limit=limit,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
 
 
@@ -250,8 +244,6 @@ def replay(keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = (), 
         [(bytes_of(copy), at) for copy, at in zip(copies, times, strict=True)],
         decode=lambda reply: [outcome.decode() for outcome in rows(reply)],
         now_ms=now_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
     return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], died_ms[done:], now_ms=now_ms))
 
@@ -287,8 +279,6 @@ def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = 
         decode=_leave,
         group=bytes_of(group),
         gone=int(gone),
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
 
 
@@ -304,8 +294,6 @@ def drop_group(keys: ShardKeys, group: str, *, limit: int, destroy: bool) -> Cal
         group=bytes_of(group),
         limit=limit,
         destroy=int(destroy),
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
 
 
@@ -321,8 +309,7 @@ def _disband(reply: Any) -> tuple[str, int]:
 
 def set_door(keys: ShardKeys, before: str, after: str) -> Call[bool]:
     """Sets the limits of a shard, as `limits_of` writes them. Returns False where they were not `before`."""
-    channel = wake_channel(keys.prefix)
-    return script("set_door", keys, decode=bool, before=bytes_of(before), after=after, channel=channel, topic=keys.tag)
+    return script("set_door", keys, decode=bool, before=bytes_of(before), after=after)
 
 
 def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[bytes, int]]:
@@ -330,8 +317,7 @@ def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[byte
 
     The cursor is empty to begin, and after the last page.
     """
-    channel = wake_channel(keys.prefix)
-    return script("tidy_slots", keys, decode=_page, channel=channel, topic=keys.tag, cursor=cursor, mend=int(mend))
+    return script("tidy_slots", keys, decode=_page, cursor=cursor, mend=int(mend))
 
 
 def _page(reply: Any) -> tuple[bytes, int]:

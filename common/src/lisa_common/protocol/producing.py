@@ -10,7 +10,7 @@ from typing import Any
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.failure import Failure, read_failure
-from lisa_common.model.keys import ShardKeys, text_of, wake_channel
+from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.model.message import Outgoing, RepeatedDue, Replacement
 from lisa_common.model.record import Record, is_cancelled, read_record
 from lisa_common.model.sharding import Layout
@@ -49,7 +49,7 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
     # All calls of a shard that go by the server's clock begin alike.
     head = keys.heads.get(name) if now_ms == "" else None
     if head is None:
-        head = loaded.head(keys, now_ms=now_ms, channel=wake_channel(keys.prefix), topic=keys.tag)
+        head = loaded.head(keys, now_ms=now_ms)
         if now_ms == "":
             keys.heads[name] = head
     if len(messages) == 1:
@@ -138,8 +138,6 @@ def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Ar
         repeatable=False,
         now_ms=now_ms,
         sent_ms=sent_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
     return in_parts(call, len(ids), lambda done: cancel(keys, ids[done:], sent_ms=sent_ms, now_ms=now_ms))
 
@@ -176,8 +174,6 @@ def reschedule(
         repeatable=False,
         now_ms=now_ms,
         sent_ms=sent_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
     return in_parts(call, len(dues), lambda done: reschedule(keys, dues[done:], sent_ms=sent_ms, now_ms=now_ms))
 
@@ -200,8 +196,6 @@ def update(keys: ShardKeys, messages: Sequence[Outgoing], *, now_ms: Arg = "") -
         messages,
         decode=lambda reply: [(UpdateOutcome(outcome.decode()), due) for outcome, due in rows(reply)],
         now_ms=now_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
     )
     return in_parts(call, len(messages), lambda done: update(keys, messages[done:], now_ms=now_ms))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
-from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
+from lisa_common.model.keys import ShardKeys, bytes_of, text_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.schedule import Definition, Mark, Schedule, tick_id
 from lisa_common.model.sharding import Layout
@@ -141,8 +141,6 @@ def write_schedule(
         *("set_schedule", keys),
         decode=partial(_written, after=after, since_ms=since_ms),
         now_ms=now_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         name=name,
         before=stored or b"",
         last="" if mark is None else mark.last_ms,
@@ -197,8 +195,6 @@ def adopt(keys: ShardKeys, moved: Sequence[Moved] = (), *, version: int | None =
         *("adopt", keys, moved),
         decode=bool,
         repeatable=False,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         version="" if version is None else version,
         count=count,
     )
@@ -240,8 +236,6 @@ def send_ticks(
         [_row(schedule, tick, policy) for tick in ticks],
         decode=decode,
         now_ms=now_ms,
-        channel=wake_channel(keys.prefix),
-        topic=keys.tag,
         name=schedule.name,
         version=definition.version,
         before=mark.last_ms,

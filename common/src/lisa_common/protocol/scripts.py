@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from itertools import chain
 
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.protocol.rendering import read_header, render
 
 __all__ = ["READS", "SCRIPT_NAMES", "Arg", "Script", "load"]
@@ -52,9 +52,12 @@ class Script:
     writes: bool = field(init=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _key_count: str = field(init=False, repr=False)
+    _wakes: bool = field(init=False, repr=False)
+    """Whether it may wake managers, by a message with the tag of its shard on their channel."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(self.args))
+        object.__setattr__(self, "_wakes", self._names.issuperset(("channel", "topic")))
         object.__setattr__(self, "_key_count", str(len(self.keys)))
         object.__setattr__(self, "writes", not READS.issuperset(_COMMAND.findall(self.text)))
 
@@ -68,7 +71,12 @@ class Script:
         return (*self.head(keys, **args), *chain.from_iterable(rows))
 
     def head(self, keys: ShardKeys, **args: Arg) -> tuple[Arg, ...]:
-        """The command without its rows; raises TypeError as `bind` does."""
+        """The command without its rows; raises TypeError as `bind` does.
+
+        What a script needs to wake managers, `channel` and `topic`, need not be given.
+        """
+        if self._wakes:
+            args = {"channel": wake_channel(keys.prefix), "topic": keys.tag} | args
         if args.keys() != self._names:
             raise TypeError(f"arguments of {self.name} must be {self.args}; got {tuple(args)}")
         # Numbers as text: a command whose arguments hold none is packed more quickly.
