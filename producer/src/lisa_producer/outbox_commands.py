@@ -10,6 +10,7 @@ import typer
 from lisa_common.cli.options import JsonFlag, with_settings
 from lisa_common.cli.output import print_json, say
 from lisa_common.cli.program import EXIT_WRONG
+from lisa_common.client.async_tasks import beside
 from lisa_common.escaping import shown
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
@@ -58,12 +59,9 @@ async def _run(relay: "Relay", health: Health) -> None:
     health.check("outbox", lambda: relay.problem)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, relay.stop)
-    beating = asyncio.create_task(health.run())
     logger.info("relay serves the outbox", extra=event("outbox_served"))
-    try:
+    async with beside(health.run()):
         await asyncio.to_thread(relay.run)
-    finally:
-        beating.cancel()
 
 
 def ddl_(*, dialect: Annotated[str, typer.Option(help="postgresql, mysql, mariadb or sqlite.")] = "postgresql") -> None:

@@ -1,10 +1,21 @@
-"""Waits of asyncio tasks, and their cancellation."""
+"""Asyncio tasks: beside a block, until an event, and their cancellation."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-__all__ = ["cancel_all", "wait_at_most"]
+__all__ = ["beside", "cancel_all", "wait_at_most"]
+
+
+@asynccontextmanager
+async def beside(coroutine: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Runs a coroutine while a block runs, and cancels it at the end of the block. Its errors are nobody's."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        await cancel_all(task)
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
@@ -26,16 +25,6 @@ class ManagerWatch:
         """Successive looks that found no manager."""
         self.absence = ""
         """One line with the command to run while no manager runs, else ""."""
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Looks every few seconds while its block runs."""
-        task = asyncio.create_task(self.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
 
     async def run(self) -> None:
         """Looks every few seconds, until cancelled."""

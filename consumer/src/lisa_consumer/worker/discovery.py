@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.async_tasks import beside
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.protocol.registry import read_registry
@@ -42,16 +42,10 @@ class Discovery:
     @asynccontextmanager
     async def running(self, *, once: bool) -> AsyncIterator[None]:
         """Looks once; unless `once`, looks again and again until the block ends."""
-        if not self._patterns:
+        if self._patterns:
+            await self._look()
+        async with beside(self._keep_looking()) if self._patterns and not once else nullcontext():
             yield
-            return
-        await self._look()
-        task = None if once else asyncio.create_task(self._keep_looking())
-        try:
-            yield
-        finally:
-            if task:
-                await cancel_all(task)
 
     async def _keep_looking(self) -> None:
         while True:

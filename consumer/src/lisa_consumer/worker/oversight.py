@@ -11,7 +11,7 @@ from typing import Any
 
 from lisa_common import __version__
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.async_tasks import beside
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.needs import Optional
@@ -55,11 +55,8 @@ class Oversight:
         Before the block it asks once: a worker that an operator has paused begins nothing.
         """
         await self._try(self._report())
-        asking = asyncio.create_task(self._run())
-        try:
+        async with beside(self._run()):
             yield
-        finally:
-            await cancel_all(asking)
         if self._told:
             await self._try(self._connection.call(workers.leave(self._prefix, self._core.group, self._core.shown_name)))
 

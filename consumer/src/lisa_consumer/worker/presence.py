@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.async_tasks import beside
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.protocol import consuming, groups
@@ -31,11 +31,8 @@ async def presence_shown(connection: AsyncConnection, core: Core) -> AsyncIterat
     A worker registers when it joins the group, whose consumers are the live ones. From then on this shows that it is
     alive, even if it reads nothing because no message is ready or all of its slots are taken.
     """
-    showing = asyncio.create_task(_keep_showing(connection, core))
-    try:
+    async with beside(_keep_showing(connection, core)):
         yield
-    finally:
-        await cancel_all(showing)
     await _end(connection, core)
 
 

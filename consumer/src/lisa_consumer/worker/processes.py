@@ -14,7 +14,7 @@ from functools import partial
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_tasks import cancel_all, wait_at_most
+from lisa_common.client.async_tasks import beside, wait_at_most
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory
@@ -66,11 +66,9 @@ def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health,
         stopping, interrupted = stop_events()
         health.notifies = True
         health.check("processes", siblings.find_problem)
-        pulse = asyncio.create_task(health.run())
         keep = partial(_keep_running, command, siblings, stopping=stopping, interrupted=interrupted, drain_s=drain_s)
-        codes = await asyncio.gather(*map(keep, range(siblings.count)))
-        await cancel_all(pulse)
-        return max(codes)
+        async with beside(health.run()):
+            return max(await asyncio.gather(*map(keep, range(siblings.count))))
 
     return run_signalled(main())
 
@@ -136,16 +134,13 @@ async def drain(process: Process, interrupted: asyncio.Event, drain_s: float = m
     """
     with suppress(ProcessLookupError):
         process.terminate()
-    interrupting = asyncio.create_task(_interrupt(process, interrupted))
     try:
-        async with asyncio.timeout(drain_s + _KILL_AFTER_S):
+        async with beside(_interrupt(process, interrupted)), asyncio.timeout(drain_s + _KILL_AFTER_S):
             await process.wait()
     except TimeoutError:
         fields = event("process_killed", child=process.pid)
         logger.warning("killing worker process %d, which did not end", process.pid, extra=fields)
         process.kill()
-    finally:
-        await cancel_all(interrupting)
     code = await process.wait()
     # SIGTERM itself ends a process that has just been started, and SIGINT one whose worker has ended.
     return 0 if code in {-signal.SIGTERM, -signal.SIGINT} else code

@@ -3,13 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_common.model.schedule import Schedule
@@ -91,16 +89,8 @@ class DeclaresSchedules:
 
         return decorate
 
-    @asynccontextmanager
-    async def _declared(self, connection: AsyncConnection, prefix: str) -> AsyncIterator[None]:
-        """Declares the schedules while the block runs, again and again until the server takes them."""
-        task = asyncio.create_task(self._declare_all(connection, prefix), name="declare schedules")
-        try:
-            yield
-        finally:
-            await cancel_all(task)
-
-    async def _declare_all(self, connection: AsyncConnection, prefix: str) -> None:
+    async def _declare_schedules(self, connection: AsyncConnection, prefix: str) -> None:
+        """Declares the schedules, again and again until the server takes them."""
         left, failures = self._schedules, 0
         while left := [each for each in left if not await _is_declared(connection, prefix, each, failures)]:
             failures += 1

@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack,
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import beside
 from lisa_common.client.per_loop import is_loop_running
 from lisa_common.client.user_check import check_user
 from lisa_common.errors import InvalidInput, LisaError
@@ -362,8 +363,8 @@ class Worker(DeclaresSchedules, Pausable):
             )
             watch = ManagerWatch(lambda: renewing.run(find_absence(settings.prefix)))
             self.health.remarks = [lambda: watch.absence]
-            declared, shown = self._declared(renewing, settings.prefix), presence_shown(renewing, self._core)
-            async with declared, shown, watch.running(), discovery.running(once=burst):
+            declaring, shown = self._declare_schedules(renewing, settings.prefix), presence_shown(renewing, self._core)
+            async with beside(declaring), shown, beside(watch.run()), discovery.running(once=burst):
                 with self._pausing(life):
                     async with Oversight(renewing, self._core, life, self, settings).shown():
                         await life.run()
