@@ -41,6 +41,7 @@ from lisa_common.protocol.scheduling import declare
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Delivery, Note, Worker
 from lisa_manager import (
+    DEFAULT,
     Activity,
     Admin,
     AsyncAdmin,
@@ -623,9 +624,9 @@ def _done(server: Server) -> set[Deed]:
         asyncio.run(_manage(server, admin))
         asyncio.run(_lend(server))
         _work_as_spark(server)
-    # A gateway sends, reads and operates by the same flows, with the names of those clients. It follows no idle topics,
-    # runs no Spark, and says nothing for managers.
-    shared = {deed for deed in deeds if deed[0] is not RoleName.READER and deed[2] not in ("idle", *OF_SPARK)}
+    # A gateway sends, reads and operates by the same flows, with the names of those clients. It runs no Spark, and says
+    # nothing for managers.
+    shared = {deed for deed in deeds if deed[0] is not RoleName.READER and deed[2] not in OF_SPARK}
     shared.discard((RoleName.MANAGER, "publish", "events"))
     return deeds | {(RoleName.GATEWAY, verb, name) for _, verb, name in shared}
 
@@ -735,6 +736,18 @@ async def test_programs_with_the_rules_of_an_earlier_release_work(
         "the server refuses the marks of dropped topics",
         "the server refuses the hashes of workers",
     ]
+
+
+def test_a_gateway_shows_and_changes_topics_that_expire(guarded: Server) -> None:
+    """The time for which such a topic was unused begins again with each change of that."""
+    settings = ManagerSettings(redis_url=user_url(guarded, RoleName.GATEWAY, PREFIX), prefix=PREFIX)
+    with Connection(guarded.url) as admin, Admin(settings=settings) as operator:
+        operator.set_policy(OURS, expire_idle_ms=60_000)
+        admin.call(command("HSET", idle_key(PREFIX), OURS, 1))
+        assert operator.status(OURS)[0].unused_ms
+        operator.set_policy(OURS, expire_idle_ms=120_000)
+        assert operator.status(OURS)[0].unused_ms is None
+        operator.set_policy(OURS, expire_idle_ms=DEFAULT)
 
 
 async def test_a_worker_of_a_pattern_finds_its_topics(guarded: Server) -> None:

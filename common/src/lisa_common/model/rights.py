@@ -1,20 +1,11 @@
 """Roles: the commands that each needs, and on which keys. Rules for users and checks of users are made from them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 
-from lisa_common.model.keys import (
-    HISTORY,
-    activity_key,
-    dropped_key,
-    idle_key,
-    managers_key,
-    operations_key,
-    topics_key,
-    wishes_key,
-    workers_key,
-)
+from lisa_common.model.keys import HISTORY
 
 __all__ = ["ROLES", "Role", "RoleName"]
 
@@ -38,39 +29,14 @@ class Role:
     """Commands by the names of the keys on which the role needs them."""
     on_all: str = "evalsha"
     """Commands on all of those keys at once."""
-    registry: str = ""
-    dropped: str = ""
-    idle: str = ""
-    """Commands on the hash of unused topics."""
-    activity: str = ""
-    operations: str = ""
-    managers: str = ""
-    workers: str = ""
-    wishes: str = ""
-    """Commands on the hash of what operators want of workers."""
-    schedules: str = ""
-    """Commands on the hash of schedules of a development version."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Commands by the names of the keys that belong to no topic: what follows the prefix."""
     channel: str = ""
     """Commands on the wake channel."""
     events: str = ""
     """Commands on the channel of events."""
     in_cluster: str = "asking cluster|slots"
     """Further commands that a Cluster requires."""
-
-    def beside_topics(self, prefix: str) -> list[tuple[str, str]]:
-        """Returns the commands on keys that belong to no topic, each with its key."""
-        return [
-            (self.registry, topics_key(prefix)),
-            (self.dropped, dropped_key(prefix)),
-            (self.idle, idle_key(prefix)),
-            (self.activity, activity_key(prefix)),
-            (self.operations, operations_key(prefix)),
-            (self.managers, managers_key(prefix)),
-        ]
-
-    def of_workers(self, prefix: str) -> list[tuple[str, str]]:
-        """Returns the commands on the keys of workers, each with its key: without them, operators see no workers."""
-        return [(self.workers, workers_key(prefix)), (self.wishes, wishes_key(prefix))]
 
 
 _CONNECTED = "ping client|setname client|setinfo"
@@ -85,9 +51,7 @@ ROLES = {
     RoleName.PRODUCER: Role(
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
-        registry="evalsha hget hmget hsetnx",
-        dropped="hmget",
-        managers="zcard",
+        beside={"topics": "evalsha hget hmget hsetnx", "dropped": "hmget", "managers": "zcard"},
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
@@ -113,11 +77,13 @@ ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING}",
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
-        registry="hmget",
-        dropped="hmget",
-        workers="hdel hset",
-        wishes="hmget",
-        managers="zcard",
+        beside={
+            "topics": "hmget",
+            "dropped": "hmget",
+            "workers": "hdel hset",
+            "wishes": "hmget",
+            "managers": "zcard",
+        },
         on={
             "waiting": "zadd zcount zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -143,15 +109,17 @@ ROLES = {
         in_cluster="asking cluster|info cluster|slots",
         channel="publish subscribe",
         events="publish subscribe",
-        registry="evalsha hdel hget hgetall hmget hset hsetnx",
-        dropped="evalsha hdel hget hgetall hmget hset",
-        idle="hdel hgetall hmget hset",
-        activity="xadd xrevrange",
-        operations="hdel hget hgetall hset",
-        managers="pexpire zadd zcard zrange zremrangebyscore",
-        workers="hdel hgetall",
-        wishes="hdel hgetall hset",
-        schedules="hdel hgetall",
+        beside={
+            "topics": "evalsha hdel hget hgetall hmget hset hsetnx",
+            "dropped": "evalsha hdel hget hgetall hmget hset",
+            "idle": "hdel hgetall hmget hset",
+            "activity": "xadd xrevrange",
+            "operations": "hdel hget hgetall hset",
+            "managers": "pexpire zadd zcard zrange zremrangebyscore",
+            "workers": "hdel hgetall",
+            "wishes": "hdel hgetall hset",
+            "schedules": "hdel hgetall",
+        },
         on_all="evalsha exists memory|usage type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -176,8 +144,7 @@ ROLES = {
     ),
     RoleName.READER: Role(
         keyless=f"{_CONNECTED} script|load",
-        registry="hmget",
-        dropped="hmget",
+        beside={"topics": "hmget", "dropped": "hmget"},
         on={
             "waiting": "zcount zrange",
             # A pattern, as no script of a reader uses this key.
@@ -191,32 +158,35 @@ ROLES = {
 }
 
 
-_MERGED = (
-    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers", "workers"),
-    *("wishes", "channel", "in_cluster"),
-)
-"""Rights that belong to no topic, and are united."""
-
 _OF_SPARK = ("pace", "query:*")
 """Keys that only Spark's jobs use."""
 
 
 def _union(*roles: Role, on: Mapping[str, str], events: str) -> Role:
     """A role that does the work of several, and more of its own."""
-    commands: dict[str, list[str]] = {}
-    for rights in (*(role.on for role in roles), on):
-        for names, verbs in rights.items():
-            for name in (name for name in names.split() if name not in _OF_SPARK):
-                commands.setdefault(name, []).extend(verbs.split())
-
-    def every(field: str) -> str:
-        return " ".join(dict.fromkeys(verb for role in roles for verb in getattr(role, field).split()))
-
+    of_topics = (rights.items() for rights in (*(role.on for role in roles), on))
+    united = _united((name, verbs) for names, verbs in chain(*of_topics) for name in names.split())
     return Role(
+        keyless=_distinct(role.keyless for role in roles),
+        on={name: verbs for name, verbs in united.items() if name not in _OF_SPARK},
+        on_all=_distinct(role.on_all for role in roles),
+        beside=_united(chain(*(role.beside.items() for role in roles))),
+        channel=_distinct(role.channel for role in roles),
         events=events,
-        on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
-        **{name: every(name) for name in _MERGED},
+        in_cluster=_distinct(role.in_cluster for role in roles),
     )
+
+
+def _united(rights: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """All commands on each key."""
+    by_name: dict[str, list[str]] = {}
+    for name, verbs in rights:
+        by_name.setdefault(name, []).append(verbs)
+    return {name: _distinct(verbs) for name, verbs in by_name.items()}
+
+
+def _distinct(verbs: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(" ".join(verbs).split()))
 
 
 # A gateway does for its clients what producers, consumers and operators do, and remembers what it lends to them. Of

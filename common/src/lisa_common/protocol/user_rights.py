@@ -26,6 +26,9 @@ OPTIONAL = {
 _HARMLESS = ("client|setinfo", "cluster|info", "eval", "ping")
 """Commands without which nothing is lost."""
 
+_OF_WORKERS = ("workers", "wishes")
+"""Keys without which operators see no workers, and all else works."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -89,8 +92,8 @@ def find_refused(role: RoleName, keys: ShardKeys, *, in_cluster: bool) -> Flow[s
     # By names of their own, as users with the rules of earlier releases may not use these keys.
     marks = _on("hmget", dropped_key(keys.prefix))
     general = [(Optional.DROPPED.lower() if words == marks else name, words) for name, words in general]
-    of_workers = ((verb, key) for verbs, key in rights.of_workers(keys.prefix) for verb in verbs.split())
-    general += [(Optional.WORKERS.lower(), _on(verb, key)) for verb, key in of_workers]
+    of_workers = ((name, command) for name in _OF_WORKERS for command in rights.beside.get(name, "").split())
+    general += [(Optional.WORKERS.lower(), _on(command, f"{keys.prefix}:{name}")) for name, command in of_workers]
     rows = [(json.dumps(words),) for _, words in (*general, *of_topic)]
     try:
         allowed: list[int] = yield script("check_rights", keys, rows)
@@ -117,7 +120,7 @@ def _general(rights: Role, prefix: str, *, in_cluster: bool) -> Iterator[tuple[s
     for commands, place in (
         (rights.channel, wake_channel(prefix)),
         (rights.events, events_channel(prefix)),
-        *rights.beside_topics(prefix),
+        *((on, f"{prefix}:{name}") for name, on in rights.beside.items() if name not in (*_OF_WORKERS, "schedules")),
     ):
         for command in commands.split():
             yield command, _on(command, place)
