@@ -80,10 +80,10 @@ def is_id(value: object) -> bool:
     return 0 < 4 * len(value) <= MAX_ID_BYTES or 1 <= len(value.encode()) <= MAX_ID_BYTES
 
 
-def check_id(value: object) -> str:
-    """A message id; see `is_id`."""
+def check_id(value: object, field: str = "id") -> str:
+    """A message id, or a text like one; see `is_id`."""
     if not isinstance(value, str) or not is_id(value):
-        raise InvalidInput("id", value, f"1 to {MAX_ID_BYTES} bytes of printable text")
+        raise InvalidInput(field, value, f"1 to {MAX_ID_BYTES} bytes of printable text")
     return value
 
 

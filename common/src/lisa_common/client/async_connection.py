@@ -17,7 +17,7 @@ from lisa_common.client.shell import Shell, one
 from lisa_common.client.wire import read_reply
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.call import Call, Flow, error_in
 
 __all__ = ["AsyncConnection"]
 
@@ -75,9 +75,8 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip; raises the first error among their replies."""
         results = await self.execute_each(calls)
-        for result in results:
-            if isinstance(result, LisaError):
-                raise result
+        if error := error_in(results):
+            raise error
         return results
 
     async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:

@@ -14,7 +14,7 @@ from lisa_common.client.node import Node
 from lisa_common.client.shell import Shell, one
 from lisa_common.client.wire import read_reply
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.call import Call, Flow, error_in
 
 __all__ = ["Connection"]
 
@@ -77,9 +77,8 @@ class Connection(Shell[Cluster | Node], Closing):
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip; raises the first error among their replies."""
         results = self.execute_each(calls)
-        for result in results:
-            if isinstance(result, LisaError):
-                raise result
+        if error := error_in(results):
+            raise error
         return results
 
     def execute_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:

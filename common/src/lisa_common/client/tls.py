@@ -63,11 +63,17 @@ def _pins(text: str) -> list[str]:
     return pins
 
 
-def _check_pin(tls: Tls, connection: Any) -> None:
-    """Raises unless the certificate of a connection is pinned, where pins are set."""
+def _check_peer(tls: Tls, connection: Any) -> None:
+    """Raises unless a connection is over TLS, and its certificate is pinned, where pins are set.
+
+    The Redis client expects errors of its own; their causes are ours, which `lisa_error` unwraps.
+    """
+    if not isinstance(connection, ssl.SSLSocket | ssl.SSLObject):
+        error = redis.ConnectionError("the connection is not over TLS")
+        raise error from Untrusted("the connection that the Redis client made is not over TLS; nothing was sent")
     if tls.pin is None:
         return
-    seen = hashlib.sha256(connection.getpeercert(binary_form=True)).hexdigest()
+    seen = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
     if seen not in _pins(tls.pin):
         error = redis.ConnectionError("another certificate")
         raise error from Untrusted(f"Redis is not trusted: tls_pin must be that of its certificate, {seen}")
@@ -109,13 +115,6 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _not_tls() -> redis.ConnectionError:
-    """The Redis client expects one of its own errors; its cause is ours, which `lisa_error` unwraps."""
-    error = redis.ConnectionError("the connection is not over TLS")
-    error.__cause__ = Untrusted("the connection that the Redis client made is not over TLS; nothing was sent")
-    return error
-
-
 class TlsConnection(redis.Connection):
     """A blocking connection over TLS. It reads the files anew, so renewed certificates need no restart."""
 
@@ -125,9 +124,7 @@ class TlsConnection(redis.Connection):
 
     def greet_over_tls(self) -> None:
         """Sends the password over TLS only, even if a later Redis client no longer calls `_connect`."""
-        if not isinstance(getattr(self, "_sock", None), ssl.SSLSocket):
-            raise _not_tls()
-        _check_pin(self._tls, self._sock)
+        _check_peer(self._tls, getattr(self, "_sock", None))
         self.on_connect()  # type: ignore[no-untyped-call]
 
     def _connect(self) -> socket.socket:
@@ -146,9 +143,7 @@ class AsyncTlsConnection(redis.asyncio.Connection):
     async def greet_over_tls(self) -> None:
         """See `TlsConnection.greet_over_tls`."""
         writer = getattr(self, "_writer", None)
-        if writer is None or writer.get_extra_info("ssl_object") is None:
-            raise _not_tls()
-        _check_pin(self._tls, writer.get_extra_info("ssl_object"))
+        _check_peer(self._tls, writer and writer.get_extra_info("ssl_object"))
         await self.on_connect()
 
     def _connection_arguments(self) -> Mapping[str, Any]:

@@ -7,18 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lisa_common.errors import InvalidInput
-from lisa_common.validation import MAX_ID_BYTES, is_id
+from lisa_common.validation import MAX_ID_BYTES, check_id, is_id
 
-__all__ = ["KEY_HEADER", "check_key", "key_of", "with_key"]
+__all__ = ["KEY_HEADER", "key_of", "with_key"]
 
 KEY_HEADER: Final = "lisa-key"
-
-
-def check_key(value: object) -> str:
-    """A key of a message: as an id, printable text of 1 to 200 bytes in UTF-8."""
-    if not isinstance(value, str) or not is_id(value):
-        raise InvalidInput("key", value, f"1 to {MAX_ID_BYTES} bytes of printable text")
-    return value
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:
@@ -35,7 +28,7 @@ def with_key(headers: object, key: str | None) -> Any:
     """
     own = headers.get(KEY_HEADER) if isinstance(headers, Mapping) else None
     if key is not None:
-        check_key(key)
+        check_id(key, "key")
         if own not in (None, key):
             raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, or with the key {key!r}")
     elif own is not None:

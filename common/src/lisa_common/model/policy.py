@@ -172,11 +172,15 @@ class Policy(PolicyFields):
     def _own_as_set(self, own: PolicyFields | None) -> dict[str, Any] | None:
         return None if own is None else own.model_dump(exclude_unset=True)
 
+    @property
+    def _served(self) -> int:
+        """How many shards may hold messages."""
+        drained = frozenset(self.drained)
+        return self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
+
     @model_validator(mode="after")
     def _serves_a_few_shards(self) -> Self:
-        drained = frozenset(self.drained)
-        served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
-        if served > MAX_SERVED:
+        if self._served > MAX_SERVED:
             raise ValueError(f"at most {MAX_SERVED} shards, current and undrained former ones together")
         return self
 
@@ -212,8 +216,7 @@ class Policy(PolicyFields):
 
     def _check_limits(self) -> None:
         """Each shard gets a share of a limit, at least one message: raises InvalidInput where there is less."""
-        drained = frozenset(self.drained)
-        served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
+        served = self._served
         limits = {"max_in_flight": (self.max_in_flight, served), "max_messages": (self.max_messages, self.shards)}
         for name, (value, shards) in limits.items():
             if value is not None and value < shards:

@@ -11,9 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from lisa_common.client.closing import Closing
 from lisa_common.logs import event
 from lisa_common.observing.systemd import NOTIFY_SOCKET
 
@@ -30,7 +29,7 @@ _SILENT_S = 10.0
 """A process that has not written its state for this long is not ready."""
 
 
-class SharedDirectory:
+class SharedDirectory(Closing):
     """The parent's side: a new directory for `count` processes."""
 
     def __init__(self, count: int, *, with_metrics: bool) -> None:
@@ -71,12 +70,8 @@ class SharedDirectory:
                 return f"process {number}: {problem}"
         return ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Removes the directory."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
 """Settles deliveries that any consumers have read, from asyncio tasks."""
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -10,6 +10,7 @@ from lisa_common.errors import UNDONE, InvalidInput, LisaError, in_part
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow, error_in
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
+from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import Duration, check_list, check_name
 from lisa_consumer.delivery.arguments import check_delivery
@@ -19,8 +20,6 @@ from lisa_consumer.settings import ConsumerSettings
 __all__ = ["AsyncSettler", "Held"]
 
 T = TypeVar("T")
-
-_MOST_CORES = 1_000
 
 
 class Held(NamedTuple):
@@ -39,7 +38,7 @@ class AsyncSettler(AsyncClosing):
     def __init__(self, url: str | None = None, *, settings: ConsumerSettings | None = None) -> None:
         self._settings = ConsumerSettings.of(settings, redis_url=url)
         self._connection = AsyncConnection.of(self._settings, name="lisa-settler", url=url)
-        self._cores: OrderedDict[tuple[str, str], Core] = OrderedDict()
+        self._topics = Topics(self._settings.prefix)
 
     async def ack(self, held: Sequence[Held]) -> list[AckOutcome]:
         """Acks handled deliveries. Returns one outcome for each; see `AckOutcome`."""
@@ -83,12 +82,9 @@ class AsyncSettler(AsyncClosing):
         return list(zip(places.values(), done, strict=True))
 
     def _core(self, group: str, consumer: str) -> Core:
-        core = self._cores.get((group, consumer))
-        if core is None:
-            core = self._cores[group, consumer] = Core(self._settings.prefix, group, consumer)
-            if len(self._cores) > _MOST_CORES:
-                self._cores.popitem(last=False)
-        self._cores.move_to_end((group, consumer))
+        core = Core(self._settings.prefix, group, consumer)
+        # One cache for all consumers.
+        core.topics = self._topics
         return core
 
     async def close(self) -> None:

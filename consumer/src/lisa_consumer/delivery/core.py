@@ -215,11 +215,11 @@ class Core:
 
     def max_per_read(self, topic: str) -> int:
         """How many messages of a topic one read should bring: few if they are large."""
-        return min(self._records.max_per_request(topic) or MAX_BATCH, MAX_BATCH)
+        return min(self._records.most_per_request([topic]) or MAX_BATCH, MAX_BATCH)
 
     def knows_size(self, topic: str) -> bool:
         """Whether the size of messages of a topic is known, as some have been fetched."""
-        return self._records.max_per_request(topic) is not None
+        return self._records.most_per_request([topic]) is not None
 
     def _ends_with_drop(self, topic: str) -> bool:
         """Whether the consumer stops reading this topic once it is dropped. It joins any other dropped topic again."""

@@ -64,20 +64,14 @@ class RecordFetcher:
         self._at_once = _FIRST_BYTES
         self._unfetched: list[_Unfetched] = []
 
-    def max_per_request(self, topic: str) -> int | None:
-        """How many messages of a topic fit into one request; None while their size is not known."""
-        return self._per_request(self._largest.get(topic, 0))
-
     def most_per_request(self, topics: Iterable[str]) -> int | None:
-        """The same of the topic of which most fit; None while the size of one is not known."""
-        return self._per_request(min([self._largest.get(topic, 0) for topic in topics]))
+        """How many messages fit into one request, of the topic of which most fit; None while a size is not known."""
+        largest = min([self._largest.get(topic, 0) for topic in topics])
+        return max(1, int(self._at_once / largest)) if largest else None
 
     def forget(self, topic: str) -> None:
         """Drops what is known of a topic."""
         self._largest.pop(topic, None)
-
-    def _per_request(self, largest: float) -> int | None:
-        return max(1, int(self._at_once / largest)) if largest else None
 
     def fetch(
         self,
@@ -95,7 +89,7 @@ class RecordFetcher:
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
-        pending = batches
+        pending: Sequence[Batch] = batches
         try:
             while pending:
                 if self._clock() - leased_at > renew_after:
@@ -105,7 +99,9 @@ class RecordFetcher:
                     fetched += arrived
                     along = ()
                 if pending and self.most_bytes is not None and _size(fetched) >= self.most_bytes:
-                    pending = yield from self._leave(pending)
+                    self.note_unfetched(pending)
+                    pending = ()
+                    yield from self.release()
             if self._clock() - leased_at > renew_after:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
@@ -119,12 +115,6 @@ class RecordFetcher:
                 raise
             self._log_unfetched(pending, error)
         return fetched, leased_at
-
-    def _leave(self, batches: Sequence[Batch]) -> Flow[Sequence[Batch]]:
-        """Releases entries, as the read has brought enough. Returns none."""
-        self.note_unfetched(batches)
-        yield from self.release()
-        return ()
 
     def _log_unfetched(self, batches: Sequence[Batch], error: LisaError) -> None:
         count = sum(len(entries) for _, entries in batches)

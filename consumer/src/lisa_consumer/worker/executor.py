@@ -225,8 +225,7 @@ class Executor:
             why = "it was aborted" if held.is_aborted else "its lease ran out"
             text = "skipped %s: %s before its handler could begin"
             logger.warning(text, held.delivery, why, extra=delivery_event("delivery_skipped", held.delivery))
-            held.give_back()
-        self._settler.put(skipped)
+        self.give_back_each(skipped)
 
     def _end(self, held: HeldDelivery, handled: Sequence[HeldDelivery]) -> None:
         """Hands on the handled deliveries of a call that has ended, and frees its slot."""
@@ -268,7 +267,7 @@ class Executor:
         self._begun.set()
 
     def give_back_each(self, unbegun: Sequence[HeldDelivery]) -> None:
-        """Gives back deliveries that have no slot."""
+        """Gives back deliveries whose handlers have not begun."""
         for held in unbegun:
             held.give_back()
         self._settler.put(unbegun)
