@@ -17,6 +17,7 @@ from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.delivery.core import Core
 from lisa_producer import AsyncProducer, Found, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
+from support.holding import read_all
 from support.housekeeping import Housekeeper, server_ms
 
 Consumers = Callable[..., Any]
@@ -65,7 +66,7 @@ async def test_a_read_does_not_end_before_its_wait(redis_url: str, prefix: str) 
     core = Core(prefix, "billing", clock=lambda: next(ticks) * 0.000_3)
     async with AsyncConnection(redis_url) as connection:
         began = next(ticks)
-        assert await connection.run(core.read(["orders"], limit=1, wait=0.002)) == []
+        assert await connection.run(read_all(core, ["orders"], limit=1, wait=0.002)) == []
     outside = 2  # ticks: before the read began, and after it ended
     assert (next(ticks) - began - outside) * 0.000_3 >= 0.002
 

@@ -22,7 +22,7 @@ from lisa_consumer.worker.start_marks import StartMarks
 from lisa_consumer.worker.windows import Windows
 from lisa_producer import AsyncProducer, Message, State
 from support import idle_async, wait_until_async
-from support.holding import hold
+from support.holding import hold, read_all
 from support.housekeeping import Housekeeper
 from support.running import Handled, hang, new_worker, working
 
@@ -121,7 +121,7 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
     async with AsyncConnection.of(settings, name="test") as connection:
         await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
         core.enable_marks()
-        first, *later = await connection.run(core.read(["orders"], limit=4))
+        first, *later = await connection.run(read_all(core, ["orders"], limit=4))
         marks = _new_marks(connection, core, queue)
         # The read of the later ones has marked them while the first still waited for its mark.
         queue.put(hold([first], is_marked=False))
@@ -145,7 +145,7 @@ async def test_a_mark_is_passed_on_when_its_ack_is_retried(
     async with AsyncConnection.of(settings, name="test") as connection, AsyncConnection("redis://127.0.0.1:1") as away:
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
         core.enable_marks()
-        deliveries = await connection.run(core.read(["orders"], limit=3))
+        deliveries = await connection.run(read_all(core, ["orders"], limit=3))
         marks = _new_marks(connection, core, _new_queue())
         await connection.run(core.mark([(deliveries[-1], StartMark.YES)]))
         marks.take(hold(deliveries))
@@ -164,11 +164,11 @@ async def test_what_was_read_while_something_began_alone_has_not_begun(
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection:
         marks = _new_marks(connection, core, queue)
-        await connection.run(core.read(["orders"], limit=9))
+        await connection.run(read_all(core, ["orders"], limit=9))
         await _send_alone(sender, client, prefix, "orders", "alone")
-        alone = hold(await connection.run(core.read(["orders"], limit=9)), is_marked=False)
+        alone = hold(await connection.run(read_all(core, ["orders"], limit=9)), is_marked=False)
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
-        [(others, count)] = (await connection.run(core.read_leased(["orders"], limit=9))).batches
+        [(others, count)] = (await connection.run(core.read(["orders"], limit=9))).batches
         assert count == len(others)
         queue.put(alone)
         queue.put(read := hold(others))
@@ -193,7 +193,7 @@ async def test_an_alone_delivery_that_is_given_back_does_not_die(
     await housekeeper.reclaim("orders", "billing", after_s=60)
     await housekeeper.promote("orders", after_s=120)
     marks = _new_marks(connection, core, queue)
-    queue.put(hold(await connection.run(core.read(["orders"], limit=1)), is_marked=False))
+    queue.put(hold(await connection.run(read_all(core, ["orders"], limit=1)), is_marked=False))
     marks.begin(queue.take())
     [held] = await marks.mark()
     assert held.delivery.alone

@@ -25,7 +25,7 @@ from lisa_consumer.worker.held import HeldDelivery, State
 from lisa_consumer.worker.leases import Leases
 from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
-from support.holding import hold
+from support.holding import hold, read_all
 from support.proxy import Proxy
 from support.running import hang, managed, new_worker, working
 
@@ -80,7 +80,7 @@ async def test_who_holds_nothing_does_not_tell_of_renewals(
 
     async with AsyncConnection(server.url, timeout_s=0.5) as connection, AsyncProducer(settings=settings) as sender:
         await sender.send("orders", b"x")
-        [delivery] = await connection.run(core.read(["orders"], limit=1))
+        [delivery] = await connection.run(read_all(core, ["orders"], limit=1))
         leases = Leases(connection, core)
         server.kill()
         with caplog.at_level(logging.DEBUG):
@@ -101,7 +101,7 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
     await sender.send("orders", b"x")
     async with AsyncConnection(redis_url) as connection:
         leases = Leases(connection, core)
-        [delivery] = await connection.run(core.read(["orders"], limit=1))
+        [delivery] = await connection.run(read_all(core, ["orders"], limit=1))
         await leases.learn(["orders"])
         [held] = hold([delivery])
         leases.hold([held])
@@ -132,7 +132,7 @@ async def test_all_leases_are_renewed_in_one_round_trip(
     core = Core(prefix, "billing")
     await sender.send_many("orders", [Message(body=b"x")] * (MAX_BATCH + 200))
     async with AsyncConnection(redis_url) as reading, _Counting(redis_url) as renewing:
-        held = hold([d for _ in range(2) for d in await reading.run(core.read(["orders"], limit=MAX_BATCH))])
+        held = hold([d for _ in range(2) for d in await reading.run(read_all(core, ["orders"], limit=MAX_BATCH))])
         assert len(held) == MAX_BATCH + 200
         read_at = max(each.renewed_at for each in held)
         leases = Leases(renewing, core)
@@ -156,7 +156,7 @@ async def test_what_is_settled_does_not_begin_again(
     await sender.send("orders", b"x")
     async with AsyncConnection(redis_url) as connection:
         leases = Leases(connection, core)
-        deliveries = await connection.run(core.read(["orders"], limit=1))
+        deliveries = await connection.run(read_all(core, ["orders"], limit=1))
         await leases.learn(["orders"])
         [held], [again] = hold(deliveries), hold(deliveries)
         leases.hold([held])
@@ -210,7 +210,7 @@ async def test_what_is_in_hand_does_not_need_the_registry(
     await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
     async with AsyncConnection(redis_url) as connection:
         leases = Leases(connection, core)
-        deliveries = await connection.run(core.read(["orders"], limit=3))
+        deliveries = await connection.run(read_all(core, ["orders"], limit=3))
         await leases.learn(["orders"])
         leases.hold(hold(deliveries))
         core.topics.clock = lambda: time.monotonic() + 2 * REFRESH_S
@@ -232,14 +232,14 @@ async def test_a_read_that_is_cancelled_as_it_lengthens_leases_is_given_back(
     await sender.send("orders", b"x", id="a")
     core = Core(prefix, "billing")
     with Connection(redis_url) as connection:
-        flow = core.read(["orders"], limit=9, visibility=60)
+        flow = read_all(core, ["orders"], limit=9, visibility=60)
         step: Any = next(flow)
         while not (isinstance(step, list) and step[-1].script and step[-1].script.name == "extend"):
             calls = (step,) if isinstance(step, Call) else step
             results = connection.execute(calls)
             step = flow.send(results[0] if isinstance(step, Call) else results)
         flow.close()
-        deliveries = connection.run(core.read(["orders"], limit=9))
+        deliveries = connection.run(read_all(core, ["orders"], limit=9))
     assert [(delivery.id, delivery.attempt) for delivery in deliveries] == [("a", 1)]
 
 

@@ -10,6 +10,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_consumer.delivery.core import Core
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server
+from support.holding import read_all
 
 
 class _LastInherits:
@@ -39,7 +40,7 @@ def test_a_refused_mark_is_not_set(own_server: Callable[..., Server], prefix: st
         Connection(server.url) as connection,
     ):
         producer.send_many("orders", [Message(body=number, id=f"m{number}") for number in range(2)])
-        first, marks.heir = connection.run(core.read(["orders"], limit=2))
+        first, marks.heir = connection.run(read_all(core, ["orders"], limit=2))
         client.execute_command("ACL", "SETUSER", "default", *(["-xclaim"] if refused else []))
         assert connection.run(core.ack([first])) == ["acked"]
     assert marks.is_marked is not refused

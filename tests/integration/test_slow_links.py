@@ -15,6 +15,7 @@ from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery,
 from lisa_consumer.delivery.core import Core
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, wait_until_async
+from support.holding import read_all
 from support.proxy import Proxy
 from support.running import Handled, managed, new_worker, working
 
@@ -119,7 +120,7 @@ async def test_no_round_trip_brings_more_than_a_few_mib(
     core = Core(prefix, "billing")
     with Connection(server.url) as connection:
         for least, most in ((len(sizes), len(sizes)), (1, 4)):
-            deliveries, brought = _drive(connection, core.read(["orders"], limit=len(sizes)))
+            deliveries, brought = _drive(connection, read_all(core, ["orders"], limit=len(sizes)))
             assert least <= len(deliveries) <= most
             assert max(brought) < 4_200_000
 
@@ -130,7 +131,7 @@ async def test_small_messages_are_fetched_at_once(*, server: Server, prefix: str
     with Connection(server.url) as connection:
         for _ in range(2):
             await sender.send_many("orders", [Message(body=b"x") for _ in range(500)])
-            deliveries, brought = _drive(connection, core.read(["orders"], limit=500))
+            deliveries, brought = _drive(connection, read_all(core, ["orders"], limit=500))
             assert len(deliveries) == 500
     assert len(brought) == 2
 
@@ -215,7 +216,7 @@ async def test_no_round_trip_sends_more_than_a_few_mib(*, server: Server, prefix
     await _send(sender, 12, 1)
     core = Core(prefix, "billing")
     with Connection(server.url) as connection:
-        deliveries, _ = _drive(connection, core.read(["orders"], limit=12))
+        deliveries, _ = _drive(connection, read_all(core, ["orders"], limit=12))
         for delivery in deliveries[1::2]:
             delivery.then(bytes(1_000_000))
         connection.run(core.ack(deliveries[:2]))
@@ -227,7 +228,7 @@ async def test_no_round_trip_sends_more_than_a_few_mib(*, server: Server, prefix
                 step = flow.send(connection.execute(step))
             except StopIteration as stop:
                 outcomes = stop.value
-        followed, _ = _drive(connection, core.read(["orders"], limit=12))
+        followed, _ = _drive(connection, read_all(core, ["orders"], limit=12))
     assert outcomes == [AckOutcome.STALE] * 2 + [AckOutcome.ACKED] * 10
     assert len(followed) == 6
     assert 1_000_000 < max(sent) < 2_100_000

@@ -14,7 +14,6 @@ from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
 from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
-from lisa_common.protocol.read_shards import ReadShards
 from lisa_common.protocol.replies import byte_values, number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
@@ -23,6 +22,7 @@ __all__ = [
     "Nack",
     "NackOutcome",
     "Postponed",
+    "ReadShards",
     "ack",
     "attend",
     "deregister",
@@ -70,6 +70,16 @@ def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int 
 def open_stream(keys: ShardKeys) -> Call[bool]:
     """Creates the missing stream of a shard, without groups. Returns whether it was created."""
     return script("join", keys, decode=bool, group="", most=0)
+
+
+class ReadShards(list[ShardKeys]):
+    """Shards, with what all reads of them have in common, made once."""
+
+    def __init__(self, keys: Sequence[ShardKeys]) -> None:
+        super().__init__(keys)
+        self.by_stream = {k.of("ready").encode(): k for k in keys}
+        self.streams = (*[k.of("ready") for k in keys], *repeat(">", len(self)))
+        """What follows STREAMS in a read of new entries."""
 
 
 def read(

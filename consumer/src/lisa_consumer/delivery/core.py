@@ -23,7 +23,6 @@ from lisa_common.protocol import consuming, groups
 from lisa_common.protocol.call import Call, Flow, Pause, cut, told_in_part
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, StartMark, mark
-from lisa_common.protocol.read_shards import ReadShards
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
@@ -119,27 +118,12 @@ class Core:
         wait: Duration | None = None,
         block: Duration = 2.0,
         visibility: Duration | None = None,
-    ) -> Flow[list[Delivery]]:
+    ) -> Flow[ReadResult]:
         """Reads up to `limit` deliveries of each topic, or one of each shard where a topic has more shards than that.
 
         Waits up to `wait` while there are none; None does not wait. One command waits no longer than `block`.
-        `visibility` sets the length of the leases.
-        """
-        flow = self.read_leased(topics, limit=limit, wait=wait, block=block, visibility=visibility)
-        return (yield from flow).deliveries
-
-    def read_leased(
-        self,
-        topics: Sequence[str],
-        *,
-        limit: int,
-        wait: Duration | None = None,
-        block: Duration = 2.0,
-        visibility: Duration | None = None,
-    ) -> Flow[ReadResult]:
-        """As `read`, and also returns since when the leases surely last.
-
-        Repeats a read whose reply is lost, except in a worker: what it has taken is given back first.
+        `visibility` sets the length of the leases. Repeats a read whose reply is lost, except in a worker: what it has
+        taken is given back first.
         """
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = self._clock() + (0 if wait is None else duration_ms("wait", wait) / 1000)
@@ -252,7 +236,7 @@ class Core:
         layouts = yield from self.topics.resolve_each(topics)
         if self._plan and layouts == self._plan.layouts:
             return self._plan
-        shards = ReadShards([keys for layout in layouts.values() for keys in layout.served])
+        shards = consuming.ReadShards([keys for layout in layouts.values() for keys in layout.served])
         joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
         if joining:
             yield from groups.join(joining, self.group)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol.read_shards import ReadShards
+from lisa_common.protocol.consuming import ReadShards
 
 __all__ = ["KeysByPlace", "ReadPlan", "ReadResult"]
 

@@ -269,7 +269,7 @@ class Fetcher:
             asked = time.monotonic()
             self._asked.add(asked)
             try:
-                flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
+                flow = self._core.read(topics, limit=limit, wait=wait, block=self._settings.block_s)
                 return await self._connection.run(flow)
             except UnknownTopic as dropped:
                 self._windows.set_aside(dropped.topic, time.monotonic() + _DROPPED_S)
