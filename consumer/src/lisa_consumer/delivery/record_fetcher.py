@@ -83,13 +83,11 @@ class RecordFetcher:
         """Fetches the records of all batches, whose leases began at `leased_at` or later.
 
         The first round trip also makes the calls `along`.
-
         Returns the records of all entries whose leases were not lost meanwhile, and since when those surely last.
         Entries that cannot be fetched or exceed `most_bytes` are released. Raises LisaError if nothing was fetched.
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
-        fetched: list[Fetched] = []
-        pending: Sequence[Batch] = batches
+        fetched, pending = list[Fetched](), batches
         try:
             while pending:
                 if self._clock() - leased_at > renew_after:
@@ -100,7 +98,7 @@ class RecordFetcher:
                     along = ()
                 if pending and self.most_bytes is not None and _size(fetched) >= self.most_bytes:
                     self.note_unfetched(pending)
-                    pending = ()
+                    pending = []
                     yield from self.release()
             if self._clock() - leased_at > renew_after:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
