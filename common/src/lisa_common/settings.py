@@ -68,53 +68,42 @@ class Settings(BaseSettings):
     table: ClassVar[str] = ""
     """The table of `lisa.toml` for this program."""
 
-    redis_url: Annotated[
-        SecretStr,
-        Field(description="redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded:// URL"),
-    ] = SecretStr("redis://localhost:6379")
-    tls_ca: Annotated[
-        str | None, Field(description="trusted certificates: a file, or the PEM text; else the system's")
-    ] = None
-    tls_cert: Annotated[
-        SecretStr | None,
-        Field(description="certificate to show to a server that requests one: a file, or the PEM text"),
-    ] = None
-    tls_key: Annotated[
-        SecretStr | None, Field(description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text")
-    ] = None
-    tls_server_name: Annotated[
-        str | None, Field(description="the name in the server's certificate, if the URL has another host")
-    ] = None
-    tls_pin: Annotated[
-        str | None,
-        Field(description="SHA-256 of the certificates to trust, separated by commas, in place of authorities"),
-    ] = None
-    credential_provider: Annotated[
-        str | None, Field(description="module:function that provides user and password, for those that expire")
-    ] = None
-    address_map: Annotated[
-        dict[str, str],
-        NoDecode,
-        Field(description="reachable addresses by those that a Cluster or sentinels announce: host:port, or host"),
-    ] = {}
-    prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="lowest level that programs log")
-    ] = "info"
-    log_format: Annotated[
-        Literal["text", "json"], Field(description="log lines of text, or JSON objects, one a line")
-    ] = "text"
-    timeout_s: Annotated[
-        float,
-        Field(ge=0.1, le=600, description="longest wait for a silent server, in seconds"),
-    ] = 10.0
+    redis_url: SecretStr = Field(
+        SecretStr("redis://localhost:6379"),
+        description="redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded:// URL",
+    )
+    tls_ca: str | None = Field(None, description="trusted certificates: a file, or the PEM text; else the system's")
+    tls_cert: SecretStr | None = Field(
+        None, description="certificate to show to a server that requests one: a file, or the PEM text"
+    )
+    tls_key: SecretStr | None = Field(
+        None, description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text"
+    )
+    tls_server_name: str | None = Field(
+        None, description="the name in the server's certificate, if the URL has another host"
+    )
+    tls_pin: str | None = Field(
+        None, description="SHA-256 of the certificates to trust, separated by commas, in place of authorities"
+    )
+    credential_provider: str | None = Field(
+        None, description="module:function that provides user and password, for those that expire"
+    )
+    address_map: Annotated[dict[str, str], NoDecode] = Field(
+        {}, description="reachable addresses by those that a Cluster or sentinels announce: host:port, or host"
+    )
+    prefix: str = Field("lisa", description="first part of every key")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="lowest level that programs log"
+    )
+    log_format: Literal["text", "json"] = Field("text", description="log lines of text, or JSON objects, one a line")
+    timeout_s: float = Field(10.0, ge=0.1, le=600, description="longest wait for a silent server, in seconds")
 
-    max_connections: Annotated[
-        int,
-        Field(
-            ge=4, le=10_000, description="most connections to each server; when all are in use, a call waits for one"
-        ),
-    ] = MAX_CONNECTIONS
+    max_connections: int = Field(
+        MAX_CONNECTIONS,
+        ge=4,
+        le=10_000,
+        description="most connections to each server; when all are in use, a call waits for one",
+    )
 
     @property
     def tls(self) -> Tls:

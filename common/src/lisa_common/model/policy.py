@@ -66,107 +66,72 @@ class PolicyFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    visibility_ms: Annotated[int, Field(ge=100, le=_DAY_MS, description="lease on a delivery, in ms")] = 30_000
-    max_retries: Annotated[
-        int, Field(ge=0, le=MAX_RETRIES, description="retries of a message after its first delivery")
-    ] = 10
-    backoff: Annotated[Literal["exponential", "fixed"], Field(description="how delays before retries grow")] = (
-        "exponential"
+    visibility_ms: int = Field(30_000, ge=100, le=_DAY_MS, description="lease on a delivery, in ms")
+    max_retries: int = Field(10, ge=0, le=MAX_RETRIES, description="retries of a message after its first delivery")
+    backoff: Literal["exponential", "fixed"] = Field("exponential", description="how delays before retries grow")
+    backoff_base_ms: Milliseconds = Field(1_000, description="delay before the first retry, in ms")
+    backoff_cap_ms: Milliseconds = Field(3_600_000, description="longest delay before a retry, in ms")
+    backoff_jitter: float = Field(0.1, ge=0, le=1, description="share by which a delay varies at random")
+    ttl_ms: Milliseconds | None = Field(None, description="time to live after the due time, in ms, or none")
+    on_expire: Literal["garbage", "drop"] = Field(
+        "garbage", description="whether an expired message becomes garbage or is deleted"
     )
-    backoff_base_ms: Annotated[Milliseconds, Field(description="delay before the first retry, in ms")] = 1_000
-    backoff_cap_ms: Annotated[Milliseconds, Field(description="longest delay before a retry, in ms")] = 3_600_000
-    backoff_jitter: Annotated[float, Field(ge=0, le=1, description="share by which a delay varies at random")] = 0.1
-    ttl_ms: Annotated[
-        Milliseconds | None,
-        Field(description="time to live after the due time, in ms, or none"),
-    ] = None
-    on_expire: Annotated[
-        Literal["garbage", "drop"], Field(description="whether an expired message becomes garbage or is deleted")
-    ] = "garbage"
-    dedup_window_ms: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=_MAX_MS,
-            description="how long an id that the caller chose stays known after its message has ended, in ms",
-        ),
-    ] = 300_000
-    garbage_retention_ms: Annotated[Milliseconds, Field(description="how long garbage is kept, in ms")] = 7 * _DAY_MS
-    garbage_max_messages: Annotated[int, Field(ge=0, le=100_000_000, description="most messages kept as garbage")] = (
-        100_000
+    dedup_window_ms: int = Field(
+        300_000,
+        ge=0,
+        le=_MAX_MS,
+        description="how long an id that the caller chose stays known after its message has ended, in ms",
     )
-    dead_letter_topic: Annotated[
-        TopicName | None, Field(description="topic to which garbage is moved; none: it stays")
-    ] = None
-    dead_letter_delay_ms: Annotated[
-        int, Field(ge=0, le=_MAX_MS, description="delay of messages that move to the dead letter topic, in ms")
-    ] = 0
-    expire_idle_ms: Annotated[
-        Milliseconds | None,
-        Field(description="time without use after which the topic is dropped, in ms; none: never"),
-    ] = None
-    expire_idle: Annotated[
-        Literal["drained", "always"],
-        Field(description="whether only an unused topic without messages is dropped, or any unused topic"),
-    ] = "drained"
-    max_body_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")] = (
-        1_048_576
+    garbage_retention_ms: Milliseconds = Field(7 * _DAY_MS, description="how long garbage is kept, in ms")
+    garbage_max_messages: int = Field(100_000, ge=0, le=100_000_000, description="most messages kept as garbage")
+    dead_letter_topic: TopicName | None = Field(None, description="topic to which garbage is moved; none: it stays")
+    dead_letter_delay_ms: int = Field(
+        0, ge=0, le=_MAX_MS, description="delay of messages that move to the dead letter topic, in ms"
     )
-    max_groups: Annotated[
-        int, Field(ge=1, le=10_000, description="most groups; each adds to the work on a message")
-    ] = 100
-    priority: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=MAX_PRIORITY,
-            description="order among messages due in the same ms, highest first",
-        ),
-    ] = 0
-    paused: Annotated[bool, Field(description="whether nothing becomes ready")] = False
-    max_in_flight: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_LIMIT, description="most copies of a group that are ready or delivered; none: any number"),
-    ] = None
-    max_in_flight_per_key: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_LIMIT, description="most messages of a key in flight, 1: in due order; none: any number"),
-    ] = None
-    rate: Annotated[
-        str | None,
-        AfterValidator(check_rate),
-        Field(description="most messages that become ready in a period, as in 100/s or 10/30s; none: any number"),
-    ] = None
-    burst: Annotated[
-        int | None,
-        Field(ge=0, le=MAX_LIMIT, description="messages beyond the rate after a pause; none: the rate of 100 ms"),
-    ] = None
-    max_messages: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_LIMIT, description="most messages, in whatever state; none: any number"),
-    ] = None
+    expire_idle_ms: Milliseconds | None = Field(
+        None, description="time without use after which the topic is dropped, in ms; none: never"
+    )
+    expire_idle: Literal["drained", "always"] = Field(
+        "drained", description="whether only an unused topic without messages is dropped, or any unused topic"
+    )
+    max_body_bytes: int = Field(1_048_576, ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")
+    max_groups: int = Field(100, ge=1, le=10_000, description="most groups; each adds to the work on a message")
+    priority: int = Field(
+        0, ge=0, le=MAX_PRIORITY, description="order among messages due in the same ms, highest first"
+    )
+    paused: bool = Field(False, description="whether nothing becomes ready")
+    max_in_flight: int | None = Field(
+        None, ge=1, le=MAX_LIMIT, description="most copies of a group that are ready or delivered; none: any number"
+    )
+    max_in_flight_per_key: int | None = Field(
+        None, ge=1, le=MAX_LIMIT, description="most messages of a key in flight, 1: in due order; none: any number"
+    )
+    rate: Annotated[str | None, AfterValidator(check_rate)] = Field(
+        None, description="most messages that become ready in a period, as in 100/s or 10/30s; none: any number"
+    )
+    burst: int | None = Field(
+        None, ge=0, le=MAX_LIMIT, description="messages beyond the rate after a pause; none: the rate of 100 ms"
+    )
+    max_messages: int | None = Field(
+        None, ge=1, le=MAX_LIMIT, description="most messages, in whatever state; none: any number"
+    )
 
 
 class Policy(PolicyFields):
     """How a topic treats its messages, and where they are."""
 
-    limits_revision: Annotated[
-        int, Field(ge=0, le=_MAX_REVISION, description="tells the limits from earlier and later ones")
-    ] = 0
-    shards: Annotated[Shards, Field(description="number of Cluster slots over which the topic is spread")] = 1
-    former: Annotated[
-        tuple[Shards, ...],
-        Field(max_length=_MAX_FORMER, description="number of shards before each reshard, oldest first", strict=False),
-    ] = ()
-    drained: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=_MAX_FORMER)], ...],
-        Field(max_length=_MAX_FORMER, description="positions in `former` that hold no messages any more", strict=False),
-    ] = ()
+    limits_revision: int = Field(0, ge=0, le=_MAX_REVISION, description="tells the limits from earlier and later ones")
+    shards: Shards = Field(1, description="number of Cluster slots over which the topic is spread")
+    former: tuple[Shards, ...] = Field(
+        (), max_length=_MAX_FORMER, description="number of shards before each reshard, oldest first", strict=False
+    )
+    drained: tuple[Annotated[int, Field(ge=0, lt=_MAX_FORMER)], ...] = Field(
+        (), max_length=_MAX_FORMER, description="positions in `former` that hold no messages any more", strict=False
+    )
 
-    own: Annotated[
-        PolicyFields | None,
-        Field(description="the topic's own fields, where patterns gave others or caps lowered some; else none"),
-    ] = None
+    own: PolicyFields | None = Field(
+        None, description="the topic's own fields, where patterns gave others or caps lowered some; else none"
+    )
 
     @field_serializer("own")
     def _own_as_set(self, own: PolicyFields | None) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ def read_values(
     block: Duration,
     visibility: Duration | None,
 ) -> Flow[list[Delivery]]:
-    """The deliveries of `Core.read`; with `body` with their values, and those whose body does not fit become garbage."""
+    """The deliveries of `Core.read`; with `body` with values, and those whose body does not fit become garbage."""
     deadline = None if wait is None else time.monotonic() + duration_ms("wait", wait) / 1000
     while True:
         result = yield from core.read(topics, limit=limit, wait=wait, block=block, visibility=visibility)
