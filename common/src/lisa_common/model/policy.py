@@ -99,7 +99,7 @@ class PolicyFields(BaseModel):
     priority: int = Field(
         0, ge=0, le=MAX_PRIORITY, description="order among messages due in the same ms, highest first"
     )
-    paused: bool = Field(False, description="whether nothing becomes ready")
+    paused: bool = Field(default=False, description="whether nothing becomes ready")
     max_in_flight: int | None = Field(
         None, ge=1, le=MAX_LIMIT, description="most copies of a group that are ready or delivered; none: any number"
     )

@@ -135,14 +135,21 @@ class Unfinished(NamedTuple):
 def in_parts(
     batch: Call[T],
     size: int,
-    rest: Callable[[int], Call[T]],
+    rest: Callable[[int], Call[T]] | None = None,
     *,
     split: Callable[[Any], Sequence[Any]] = _as_is,
 ) -> Call[T]:
     """A call of a script over `size` rows. `split` makes of its reply the number of rows done, and their results.
 
-    `rest` builds the call for the rows from a position on. Shells make that call, and add up the results.
+    Shells make the call for the rows that are left, and add up the results. `rest` builds it from a position on, where
+    it is not the same call without the rows that are done.
     """
+
+    def without(done: int) -> Call[T]:
+        width = len(batch.script.row) if batch.script else 1
+        first = len(batch.args) - size * width
+        left = batch.args[:first] + batch.args[first + done * width :]
+        return in_parts(batch._replace(args=left), size - done, split=split)
 
     def decode(reply: Any) -> Any:
         done, results = split(reply)
@@ -151,7 +158,7 @@ def in_parts(
         decoded: Any = batch.decode(results)
         if isinstance(decoded, list) and len(decoded) != done:
             raise ValueError(f"results must be {done}, one for each done row; got {len(decoded)}")
-        return decoded if done == size else Unfinished(decoded, rest(done))
+        return decoded if done == size else Unfinished(decoded, (rest or without)(done))
 
     return Call(batch.args, decode, batch.script, batch.repeatable, batch.takes_errors)
 

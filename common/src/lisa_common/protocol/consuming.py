@@ -202,7 +202,7 @@ def follow(
         own_group=group,
         window_ms=policy.dedup_window_ms,
     )
-    return in_parts(call, len(followed), lambda done: follow(keys, group, followed[done:], policy, now_ms=now_ms))
+    return in_parts(call, len(followed))
 
 
 def _outcomes(reply: Any) -> tuple[int, list[AckOutcome]]:
@@ -241,11 +241,7 @@ def nack(
         policy=policy.as_json,
         seed=new_seed(),
     )
-
-    def rest(done: int) -> Call[list[tuple[NackOutcome, int | None]]]:
-        return nack(keys, group, nacks[done:], policy, release=release, now_ms=now_ms)
-
-    return in_parts(call, len(nacks), rest)
+    return in_parts(call, len(nacks))
 
 
 def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:
@@ -262,9 +258,7 @@ def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: i
         group=group,
         shut_ms=shut_ms,
     )
-    return in_parts(
-        call, len(entries), lambda done: release(keys, group, entries[done:], shut_ms=shut_ms, now_ms=now_ms)
-    )
+    return in_parts(call, len(entries))
 
 
 def shut_door(keys: ShardKeys, shut_ms: int, *, now_ms: Arg = "") -> Call[None]:
@@ -335,7 +329,7 @@ def discard(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Polic
         group=group,
         policy=policy.as_json,
     )
-    return in_parts(call, len(entries), lambda done: discard(keys, group, entries[done:], policy, now_ms=now_ms))
+    return in_parts(call, len(entries))
 
 
 def new_seed() -> int:

@@ -245,7 +245,7 @@ def replay(keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = (), 
         decode=lambda reply: [outcome.decode() for outcome in rows(reply)],
         now_ms=now_ms,
     )
-    return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], died_ms[done:], now_ms=now_ms))
+    return in_parts(call, len(copies))
 
 
 def purge(
@@ -259,11 +259,7 @@ def purge(
     times: Sequence[Arg] = died_ms or [""] * len(copies)
     letters = [(bytes_of(copy), at) for copy, at in zip(copies, times, strict=True)]
     call: Call[int] = script("purge", keys, letters, decode=number, window=window_ms, now_ms=now_ms)
-
-    def rest(done: int) -> Call[int]:
-        return purge(keys, copies[done:], died_ms[done:], window_ms=window_ms, now_ms=now_ms)
-
-    return in_parts(call, len(copies), rest)
+    return in_parts(call, len(copies))
 
 
 def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:

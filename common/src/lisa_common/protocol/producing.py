@@ -139,7 +139,7 @@ def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Ar
         now_ms=now_ms,
         sent_ms=sent_ms,
     )
-    return in_parts(call, len(ids), lambda done: cancel(keys, ids[done:], sent_ms=sent_ms, now_ms=now_ms))
+    return in_parts(call, len(ids))
 
 
 def _outcome(reply: bytes) -> str:
@@ -175,7 +175,7 @@ def reschedule(
         now_ms=now_ms,
         sent_ms=sent_ms,
     )
-    return in_parts(call, len(dues), lambda done: reschedule(keys, dues[done:], sent_ms=sent_ms, now_ms=now_ms))
+    return in_parts(call, len(dues))
 
 
 class UpdateOutcome(StrEnum):
@@ -197,7 +197,7 @@ def update(keys: ShardKeys, messages: Sequence[Outgoing], *, now_ms: Arg = "") -
         decode=lambda reply: [(UpdateOutcome(outcome.decode()), due) for outcome, due in rows(reply)],
         now_ms=now_ms,
     )
-    return in_parts(call, len(messages), lambda done: update(keys, messages[done:], now_ms=now_ms))
+    return in_parts(call, len(messages))
 
 
 class State(StrEnum):
