@@ -15,7 +15,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.user_check import check_user
-from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.errors import AccessDenied
 from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
@@ -220,10 +220,8 @@ class Manager:
         except AccessDenied as error:
             self._connection.refusals.note(Optional.INFO, error)
         await check_user(self._connection, RoleName.MANAGER, ShardKeys(self._settings.prefix, ANY_TOPIC))
-        try:
+        with self._problems.watching("scripts", job="scripts"):
             await self._loader.turn()
-        except LisaError as error:
-            self._problems.report("scripts", error, job="scripts")
         await self._discover()
         self._answered, self._answered_at = True, time.monotonic()
         count = len(self._table.shards)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.topics import history
@@ -148,17 +147,12 @@ class HistoryWriter:
             contents = {seen.unchanged_ms: seen.content} | contents
         most = max(1, self._keep_ms // self._interval_ms)
         flow = history.write(self._prefix, topic, contents, lags, most=most, keep_ms=self._keep_ms)
-        stored = False
+        stored, node = False, self._connection.node_of(layout.shards[0])
         try:
-            stored = await self._connection.run(flow)
-        except LisaError as error:
-            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
-                raise
             # One node of a Cluster may be away, or another program has written this key.
-            self._problems.report(f"history of {topic}", error, job="history", topic=topic)
-        else:
-            self._problems.resolve(f"history of {topic}")
-            seen.content, seen.written_ms, seen.is_still = content, at_ms, is_still
+            with self._problems.watching(f"history of {topic}", node=node, job="history", topic=topic):
+                stored = await self._connection.run(flow)
+                seen.content, seen.written_ms, seen.is_still = content, at_ms, is_still
         finally:
             if not stored and lags.counts:
                 # They belong to the next sample then; more may have been noted meanwhile.
@@ -166,10 +160,6 @@ class HistoryWriter:
 
     async def _unlink_of_dropped(self, topics: Sequence[str]) -> None:
         """Deletes what was written of topics that were dropped since this manager looked for topics."""
-        try:
+        # Of a Cluster, only the registry's node may be away.
+        with self._problems.watching("history of dropped topics", job="history"):
             await self._connection.run(history.unlink_of_dropped(self._prefix, topics))
-        except LisaError as error:
-            # Of a Cluster, only the registry's node may be away.
-            self._problems.report("history of dropped topics", error, job="history")
-        else:
-            self._problems.resolve("history of dropped topics")

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, UnknownTopic
+from lisa_common.errors import UnknownTopic
 from lisa_common.logs import event
 from lisa_common.model.keys import bytes_of, idle_key, text_of
 from lisa_common.model.policy import Policy
@@ -82,19 +83,11 @@ class IdleExpirer:
         return {name: int(value) for name, value in stored.items() if value.isdigit() and len(value) <= _DIGITS}
 
     async def _look_safely(self, layout: Layout, since_ms: int | None) -> None:
-        subject = f"idle expiry of {layout.topic}"
-        try:
+        node = self._connection.node_of(layout.shards[0])
+        # One node of a Cluster may be away; the topics of the others expire all the same. An unknown topic was
+        # dropped by another manager or an operator.
+        with self._problems.watching(f"idle expiry of {layout.topic}", node=node), suppress(UnknownTopic):
             await self._look(layout, since_ms)
-        except UnknownTopic:
-            # Another manager or an operator has dropped it.
-            self._problems.resolve(subject)
-        except Exception as error:
-            # One node of a Cluster may be away; the topics of the others expire all the same.
-            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
-                raise
-            self._problems.report(subject, error)
-        else:
-            self._problems.resolve(subject)
 
     async def _look(self, layout: Layout, since_ms: int | None) -> None:
         use = await self._connection.run(read_use(layout))

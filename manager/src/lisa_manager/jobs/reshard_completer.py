@@ -3,7 +3,6 @@
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
@@ -48,15 +47,9 @@ class ReshardCompleter:
         return [keys for keys, count in zip(shards, counts, strict=True) if count == 1]
 
     async def _complete(self, layout: Layout) -> None:
-        subject = f"shards of {layout.topic}"
-        try:
-            is_complete = await self._connection.run(complete_reshard(layout))
-        except LisaError as error:
-            # Its limits may forbid so many shards, or a node of a Cluster be away.
-            self._problems.report(subject, error, topic=layout.topic)
-        else:
-            self._problems.resolve(subject)
-            if is_complete:
+        # Its limits may forbid so many shards, or a node of a Cluster be away.
+        with self._problems.watching(f"shards of {layout.topic}", topic=layout.topic):
+            if await self._connection.run(complete_reshard(layout)):
                 fields = event("reshard_completed", topic=layout.topic)
                 text = "completed a reshard of topic %s: its shards were closed for later ones"
                 logger.warning(text, layout.topic, extra=fields)

@@ -160,17 +160,11 @@ class Ticker:
         )
 
     async def _guarded(self, group: object, work: Callable[[], Awaitable[None]]) -> None:
-        subject = f"schedules of {group}"
+        node = self._connection.node_of(ShardKeys(self._table.prefix, ""))
         self._busy.add(group)
         try:
-            await work()
-        except LisaError as error:
-            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(ShardKeys(self._table.prefix, "")) is None:
-                # All schedules are at one server; the job reports it once.
-                raise
-            self._problems.report(subject, error, job="tick")
-        else:
-            self._problems.resolve(subject)
+            with self._problems.watching(f"schedules of {group}", node=node, job="tick"):
+                await work()
         finally:
             self._busy.discard(group)
 
