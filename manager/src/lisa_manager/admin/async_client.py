@@ -32,15 +32,15 @@ from lisa_manager.admin.schedules import changes, sends, states
 from lisa_manager.admin.schedules.changes import ImportedSchedules
 from lisa_manager.admin.schedules.sends import Backfilled
 from lisa_manager.admin.schedules.states import ScheduleState
-from lisa_manager.admin.topics import due_counts, history, memory, patterns, policies, reshard, status, traffic
+from lisa_manager.admin.topics import due_counts, history, memory, patterns, policies, status, traffic
 from lisa_manager.admin.topics.due_counts import DueCounts
 from lisa_manager.admin.topics.history import Sample
 from lisa_manager.admin.topics.patterns import Explained, PatternChange
 from lisa_manager.admin.topics.policies import Dropped
-from lisa_manager.admin.topics.reshard import ReshardResult
 from lisa_manager.admin.topics.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics.traffic import TopicTraffic
 from lisa_manager.queries import require_topic
+from lisa_manager.resharding import ReshardResult, reshard
 
 __all__ = ["AsyncAdmin"]
 
@@ -289,7 +289,7 @@ class AsyncAdmin(AsyncServerAdmin):
 
         Stored messages stay in their shards, and are delivered from there. Raises UnknownTopic and InvalidInput.
         """
-        return await self._run(reshard.reshard(self._prefix, topic, shards))
+        return await self._run(reshard(self._prefix, topic, shards))
 
     async def groups(self, topic: str) -> list[GroupDebt]:
         """The groups of a topic and what each owes, dropped groups that messages still name included.
