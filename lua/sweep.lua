@@ -66,11 +66,6 @@ local function expire_places(id, due, places)
   return expired
 end
 
-local function take_waiting(id)
-  unindex(waiting, id)
-  return redis.call('ZREM', waiting, id) == 1
-end
-
 local function expire_due()
   allow(1 / 3)
   local ids = redis.call('ZRANGE', expiring, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
@@ -85,7 +80,7 @@ local function expire_due()
       redis.call('ZREM', expiring, id)
     elseif limits.expires > now then
       redis.call('ZADD', expiring, limits.expires, id)
-    elseif take_waiting(id) then
+    elseif remove_waiting(id) then
       redis.call('ZREM', expiring, id)
       expire_place(id, limits.due, { group = '' })
       expired = expired + 1

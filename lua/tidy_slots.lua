@@ -23,10 +23,8 @@ local calls = make_slots()
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
 local count, following = 0, ''
 
-local exists, groups = {}, list_groups()
-for _, group in ipairs(groups) do
-  exists[group.name] = true
-end
+local groups = list_groups()
+local exists = by_name(groups)
 -- A message may have a copy for each group.
 local HOLDERS = math.ceil(PAGE / (1 + #groups / 10))
 
