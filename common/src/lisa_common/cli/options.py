@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -18,7 +18,7 @@ from lisa_common.cli.output import say
 from lisa_common.logs import configure_logging, event, is_json
 from lisa_common.settings import Settings
 
-__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "option", "set_parameters", "with_settings"]
+__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "option", "with_options", "with_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +67,33 @@ def with_settings(
             changed = {name: value for name, value in defaults.items() if name not in loaded.model_fields_set}
             command(settings=loaded.model_copy(update=changed), **values)
 
-        set_parameters(run, [*own, *options])
+        _set_parameters(run, [*own, *options])
         return run
 
     return decorate
 
 
-def set_parameters(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> None:
+def with_options(
+    parameter: str, options: Sequence[inspect.Parameter], make: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command options in place of a parameter, and passes it what `make` makes of their values, by name."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command).parameters.values())
+        at = [each.name for each in own].index(parameter)
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            given = {option.name: values.pop(option.name) for option in options}
+            command(**{parameter: make(given)}, **values)
+
+        _set_parameters(run, [*own[:at], *options, *own[at + 1 :]])
+        return run
+
+    return decorate
+
+
+def _set_parameters(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> None:
     """Gives a command these parameters, as far as typer looks, which reads both the signature and the annotations."""
     by_name = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]

@@ -1,15 +1,14 @@
 """`lisa-manager garbage list | summary | replay | purge`."""
 
-import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag, set_parameters
+from lisa_common.cli.options import JsonFlag, YesFlag, with_options
 from lisa_common.cli.output import print_json, print_json_list, print_table, say, shown_moment
 from lisa_common.cli.parse import read_duration
 from lisa_common.cli.program import confirm
@@ -87,21 +86,13 @@ _FILTER = [
 ]
 
 
-def _with_filter(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options that select dead letters, and passes it `where`."""
-    own = list(inspect.signature(command).parameters.values())
-    at = next(position for position, parameter in enumerate(own) if parameter.name == "where")
+def _read_filter(chosen: dict[str, Any]) -> GarbageFilter:
+    times = {name: read_duration(name, chosen[name]) for name in ("since", "older_than") if chosen[name] is not None}
+    return GarbageFilter(**(chosen | times))
 
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        chosen = {parameter.name: given.pop(parameter.name) for parameter in _FILTER}
-        times = {
-            name: read_duration(name, chosen[name]) for name in ("since", "older_than") if chosen[name] is not None
-        }
-        command(where=GarbageFilter(**(chosen | times)), **given)
 
-    set_parameters(run, [*own[:at], *_FILTER, *own[at + 1 :]])
-    return run
+_with_filter = with_options("where", _FILTER, _read_filter)
+"""Gives a command the options that select dead letters, and passes it `where`."""
 
 
 @admin_command

@@ -1,6 +1,5 @@
 """Options of `topic set` and `policy set`, from the fields of a policy: durations are written as `--visibility 30s`."""
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -8,7 +7,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lisa_common.cli.options import bounds_of, flag_of, set_parameters
+from lisa_common.cli.options import bounds_of, flag_of, with_options
 from lisa_common.cli.output import shown_exactly
 from lisa_common.cli.parse import read_duration
 from lisa_common.cli.policy_fields import MS, described, plain_name
@@ -31,18 +30,11 @@ def with_fields(
     """
     fields = {name: _option(name, other_names.get(name) or plain_name(name)) for name in names}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
+    def changes_of(texts: dict[str, str | None]) -> dict[str, Any]:
+        given = {name: texts[option.name] for name, option in fields.items()}
+        return {name: _read(name, text) for name, text in given.items() if text is not None}
 
-        @functools.wraps(command)
-        def run(**given: Any) -> None:
-            texts = {name: given.pop(option.name) for name, option in fields.items()}
-            command(changes={name: _read(name, text) for name, text in texts.items() if text is not None}, **given)
-
-        set_parameters(run, [*own, *fields.values()])
-        return run
-
-    return decorate
+    return with_options("changes", list(fields.values()), changes_of)
 
 
 def _option(name: str, plain: str) -> inspect.Parameter:

@@ -20,6 +20,7 @@ from lisa_manager import Admin, BulkResult, ManagerSettings, OnProgress, StopBul
 
 __all__ = [
     "CopiesOfGroup",
+    "OneTopic",
     "TopicName",
     "admin_command",
     "complete_schedule",
@@ -73,6 +74,11 @@ complete_schedule, complete_worker = _known(_schedules), _known(_workers)
 
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, autocompletion=complete_topic)
+]
+
+OneTopic = Annotated[
+    str | None,
+    typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False, autocompletion=complete_topic),
 ]
 
 CopiesOfGroup = Annotated[

@@ -11,7 +11,7 @@ from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.program import EXIT_WRONG
 from lisa_common.escaping import shown
 from lisa_manager import ManagerSettings, TopicStatus
-from lisa_manager.commands.shared import admin_command, complete_topic, find_warnings, opened
+from lisa_manager.commands.shared import OneTopic, admin_command, find_warnings, opened
 from lisa_manager.commands.status_tables import DUE_IN, Rates, listings, unhealthy_first
 from lisa_manager.commands.watch import watch as watch_status
 
@@ -20,10 +20,7 @@ __all__ = ["status"]
 
 @admin_command
 def status(
-    topic: Annotated[
-        str | None,
-        typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False, autocompletion=complete_topic),
-    ] = None,
+    topic: OneTopic = None,
     *,
     watch: Annotated[
         float | None, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="Repeat after so many seconds.")
