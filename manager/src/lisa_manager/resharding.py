@@ -16,7 +16,7 @@ from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
 from lisa_manager.queries import group_names
 from lisa_manager.shard_groups import drop_in_shards
-from lisa_manager.topic_drop import drop_empty
+from lisa_manager.topic_drop import drop_shard
 from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
 __all__ = [
@@ -118,7 +118,8 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
             before, stored = yield from _read(prefix, topic)
         except UnknownTopic:
             if begun:
-                yield [drop_empty(keys, begun.policy.limits_revision) for keys in begun.ever]
+                revision = begun.policy.limits_revision
+                yield [drop_shard(keys, force=False, scheduled=False, revision=revision) for keys in begun.ever]
             raise
         policy = yield from revised(before.policy, changed(before))
         after = Layout(prefix, topic, policy)

@@ -351,21 +351,15 @@ class AsyncAdmin(AsyncServerAdmin):
         The value `DEFAULT` sets a field back. Returns whether anything changed. When the call returns, no tick of the
         former version follows. Raises InvalidInput before anything is written.
         """
-        flow = changes.set_schedule(self._topics, topic, name, fields)
-        change = await self._run(flow)
-        return change.changed
+        return await self._run(changes.set_schedule(self._topics, topic, name, fields))
 
     async def pause_schedule(self, topic: str, name: str) -> bool:
         """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
-        flow = changes.set_paused(self._topics, topic, name, paused=True)
-        change = await self._run(flow)
-        return change.changed
+        return await self._run(changes.set_paused(self._topics, topic, name, paused=True))
 
     async def resume_schedule(self, topic: str, name: str) -> bool:
         """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
-        flow = changes.set_paused(self._topics, topic, name, paused=False)
-        change = await self._run(flow)
-        return change.changed
+        return await self._run(changes.set_paused(self._topics, topic, name, paused=False))
 
     async def run_now(self, topic: str, name: str) -> str:
         """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""
