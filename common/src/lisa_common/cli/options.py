@@ -12,13 +12,13 @@ import typer
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from lisa_common.cli.output import say
 from lisa_common.logs import configure_logging, event, is_json
 from lisa_common.settings import Settings
 
-__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "option", "with_options", "with_settings"]
+__all__ = ["JsonFlag", "YesFlag", "argument", "bounds_of", "flag_of", "option", "with_options", "with_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,19 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document, for p
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
+Complete = Callable[[typer.Context], list[str]]
+"""Completes values, as `completed_by` makes it."""
+
+
+def option(help: str, metavar: str | None = None, complete: Complete | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
     """An option whose help tells its default, if it has one."""
-    made: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
+    made: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False, autocompletion=complete)
+    return made
+
+
+def argument(help: str, metavar: str, complete: Complete | None = None) -> ArgumentInfo:  # noqa: A002 - as typer has it
+    """An argument whose help tells its default, if it has one."""
+    made: ArgumentInfo = typer.Argument(help=help, metavar=metavar, show_default=False, autocompletion=complete)
     return made
 
 

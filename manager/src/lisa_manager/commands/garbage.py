@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag, with_options
+from lisa_common.cli.options import JsonFlag, YesFlag, argument, option, with_options
 from lisa_common.cli.output import print_json, print_json_list, print_table, say, shown_moment
 from lisa_common.cli.parse import read_duration
 from lisa_common.cli.program import confirm
@@ -30,28 +30,9 @@ from lisa_manager.commands.shared import (
 
 __all__ = ["list_", "purge", "replay", "summary"]
 
-MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
+MessageIds = Annotated[list[str] | None, argument("These messages.", "[ID]...")]
 AllFlag = Annotated[bool, typer.Option("--all", help="All dead letters that the other options select.")]
-Reason = Annotated[
-    str | None,
-    typer.Option(metavar="REASON", help=f"Only copies that died for: {', '.join(REASONS)}.", show_default=False),
-]
-ErrorText = Annotated[
-    str | None,
-    typer.Option("--error", metavar="TEXT", help="Only copies whose error holds this text.", show_default=False),
-]
-Release = Annotated[
-    str | None,
-    typer.Option(metavar="RELEASE", help='Only copies that handlers of this release failed; "" for an unknown one.'),
-]
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Only copies that died within this time: 15m, 2h.", show_default=False),
-]
 TraceFlag = Annotated[bool, typer.Option("--trace", help="Show the stored tracebacks, too.")]
-OlderThan = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only copies that died longer ago: 30s, 15m, 7d.", show_default=False)
-]
 
 _BODIES = 20
 """Most bodies in memory at once."""
@@ -77,11 +58,17 @@ _FILTER = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     for name, annotation in (
         ("group", CopiesOfGroup),
-        ("reason", Reason),
-        ("error", ErrorText),
-        ("release", Release),
-        ("since", Since),
-        ("older_than", OlderThan),
+        ("reason", Annotated[str | None, option(f"Only copies that died for: {', '.join(REASONS)}.", "REASON")]),
+        ("error", Annotated[str | None, option("Only copies whose error holds this text.", "TEXT")]),
+        (
+            "release",
+            Annotated[
+                str | None,
+                option('Only copies that handlers of this release failed; "" for an unknown one.', "RELEASE"),
+            ],
+        ),
+        ("since", Annotated[str | None, option("Only copies that died within this time: 15m, 2h.", "TIME")]),
+        ("older_than", Annotated[str | None, option("Only copies that died longer ago: 30s, 15m, 7d.", "TIME")]),
     )
 ]
 

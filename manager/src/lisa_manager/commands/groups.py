@@ -3,10 +3,8 @@
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.options import JsonFlag, YesFlag, argument
 from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.program import Declined, confirm
 from lisa_common.errors import UnknownGroup
@@ -39,9 +37,7 @@ def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings
 @admin_command
 def drop(
     topic: TopicName,
-    group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="The group.", show_default=False, autocompletion=complete_group)
-    ],
+    group: Annotated[str, argument("The group.", "GROUP", complete_group)],
     *,
     force: ForceFlag = False,
     yes: YesFlag = False,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.options import JsonFlag, argument, option
 from lisa_common.cli.output import print_json, say
 from lisa_common.client.address import read_url
 from lisa_common.errors import InvalidInput, LisaError
@@ -31,22 +31,13 @@ Age = Annotated[
 
 @admin_command
 def acl(
-    role: Annotated[
-        RoleName | None,
-        typer.Argument(metavar="ROLE", help="Only this role."),
-    ] = None,
+    role: Annotated[RoleName | None, argument("Only this role.", "ROLE")] = None,
     *,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="Only these topics, except for managers; shop.* covers all that begin with shop.",
-        ),
+        option("Only these topics, except for managers; shop.* covers all that begin with shop.", "TOPIC"),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="The user's name; default: the prefix and the role.")
-    ] = None,
+    user: Annotated[str | None, option("The user's name; default: the prefix and the role.", "NAME")] = None,
     before_7_2: Age = None,
     preloaded: Annotated[
         bool, typer.Option("--preloaded", help="Only managers load scripts; all other roles use these.")
