@@ -6,14 +6,13 @@ trimmed. Once no shard has any, the group is destroyed in all of them, and keys 
 can run again to finish; and while a group owes much, a check does not find it missing in the shards that are done.
 """
 
-import re
 from collections.abc import Sequence
 
-from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.model.keys import ShardKeys, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing
 from lisa_common.protocol.call import Flow
-from lisa_common.protocol.scanning import scan
+from lisa_common.protocol.scanning import literal, scan
 from lisa_manager.queries import PAGE, require_topic
 
 __all__ = ["drop_group", "drop_in_shards"]
@@ -81,15 +80,11 @@ def _end_copies(keys: ShardKeys, group: str, *names: str, gone: bool) -> Flow[in
     """Ends the copies that the keys of these names have, one key after the other."""
     ended = 0
     for name in names:
-        pages = scan(keys, name, count=PAGE, match=_pattern(group))
+        pages = scan(keys, name, count=PAGE, match=literal(group) + b"/*")
         while not pages.done:
             page = yield from pages.next_page()
             ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in page], gone=gone)
     return ended
-
-
-def _pattern(group: str) -> bytes:
-    return re.sub(rb"([\\*?\[\]^-])", rb"\\\1", bytes_of(group)) + b"/*"
 
 
 def _end(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:

@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -84,9 +84,14 @@ def with_settings(
 
 
 def with_options(
-    parameter: str, options: Sequence[inspect.Parameter], make: Callable[[dict[str, Any]], Any]
+    parameter: str, options: Mapping[str, Any], make: Callable[[dict[str, Any]], Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command options in place of a parameter, and passes it what `make` makes of their values, by name."""
+    """Gives a command options in place of a parameter, and passes it what `make` makes of their values, by name.
+
+    `options` has their annotations by name. Those that are not given are None.
+    """
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, kind, default=None, annotation=of) for name, of in options.items()]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())
@@ -94,10 +99,10 @@ def with_options(
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
-            given = {option.name: values.pop(option.name) for option in options}
+            given = {name: values.pop(name) for name in options}
             command(**{parameter: make(given)}, **values)
 
-        _set_parameters(run, [*own[:at], *options, *own[at + 1 :]])
+        _set_parameters(run, [*own[:at], *parameters, *own[at + 1 :]])
         return run
 
     return decorate

@@ -1,6 +1,5 @@
 """`lisa-manager garbage list | summary | replay | purge`."""
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -54,23 +53,16 @@ _CAUSES = (
 )
 
 
-_FILTER = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    for name, annotation in (
-        ("group", CopiesOfGroup),
-        ("reason", Annotated[str | None, option(f"Only copies that died for: {', '.join(REASONS)}.", "REASON")]),
-        ("error", Annotated[str | None, option("Only copies whose error holds this text.", "TEXT")]),
-        (
-            "release",
-            Annotated[
-                str | None,
-                option('Only copies that handlers of this release failed; "" for an unknown one.', "RELEASE"),
-            ],
-        ),
-        ("since", Annotated[str | None, option("Only copies that died within this time: 15m, 2h.", "TIME")]),
-        ("older_than", Annotated[str | None, option("Only copies that died longer ago: 30s, 15m, 7d.", "TIME")]),
-    )
-]
+_FILTER = {
+    "group": CopiesOfGroup,
+    "reason": Annotated[str | None, option(f"Only copies that died for: {', '.join(REASONS)}.", "REASON")],
+    "error": Annotated[str | None, option("Only copies whose error holds this text.", "TEXT")],
+    "release": Annotated[
+        str | None, option('Only copies that handlers of this release failed; "" for an unknown one.', "RELEASE")
+    ],
+    "since": Annotated[str | None, option("Only copies that died within this time: 15m, 2h.", "TIME")],
+    "older_than": Annotated[str | None, option("Only copies that died longer ago: 30s, 15m, 7d.", "TIME")],
+}
 
 
 def _read_filter(chosen: dict[str, Any]) -> GarbageFilter:

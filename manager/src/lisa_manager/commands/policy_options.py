@@ -1,6 +1,5 @@
 """Options of `topic set` and `policy set`, from the fields of a policy: durations are written as `--visibility 30s`."""
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, get_args
@@ -28,16 +27,15 @@ def with_fields(
 
     The value `default` sets a field back. `other_names` are those of options that cannot be named as their fields.
     """
-    fields = {name: _option(name, other_names.get(name) or plain_name(name)) for name in names}
+    fields = {other_names.get(name) or plain_name(name): name for name in names}
 
-    def changes_of(texts: dict[str, str | None]) -> dict[str, Any]:
-        given = {name: texts[option.name] for name, option in fields.items()}
-        return {name: _read(name, text) for name, text in given.items() if text is not None}
+    def read_changes(texts: dict[str, str | None]) -> dict[str, Any]:
+        return {fields[plain]: _read(fields[plain], text) for plain, text in texts.items() if text is not None}
 
-    return with_options("changes", list(fields.values()), changes_of)
+    return with_options("changes", {plain: _option(name, plain) for plain, name in fields.items()}, read_changes)
 
 
-def _option(name: str, plain: str) -> inspect.Parameter:
+def _option(name: str, plain: str) -> Any:
     field = Policy.model_fields[name]
     text = described(name)
     # A duration is stored in ms, and written with its unit.
@@ -49,9 +47,7 @@ def _option(name: str, plain: str) -> inspect.Parameter:
         show_default=False,
         rich_help_panel="Policy",
     )
-    return inspect.Parameter(
-        plain, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    return Annotated[str | None, option]
 
 
 def _read(name: str, text: str) -> Any:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from lisa_common.cli.output import print_json, say, shown_duration
+from lisa_common.cli.output import say, shown_duration
 from lisa_common.cli.program import EXIT_INTERRUPTED
 from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
 from lisa_common.escaping import shown
@@ -193,21 +193,14 @@ def watch(
     seconds: float,
     *,
     show: Callable[[Sequence[TopicStatus], Rates], None],
-    document: Callable[[TopicStatus], dict[str, Any]] | None,
+    json: bool,
 ) -> NoReturn:
-    """Shows the status until interrupted; without a terminal, or as JSON by `document`, one after another."""
+    """Shows the status until interrupted; without a terminal, or as JSON, by `show`, one after another."""
     console = Console()
     reader = Reader(admin, topic)
-
-    def show_json(statuses: Sequence[TopicStatus], rates: Rates) -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        in_order = sorted(statuses, key=lambda status: status.topic)
-        found = [(document(s), rates.added.get(s.topic), rates.out(s.topic)) for s in in_order] if document else []
-        print_json([fields | {"at": at, "in_per_s": added, "out_per_s": out} for fields, added, out in found])
-
     try:
-        if document is None and console.is_terminal:
+        if not json and console.is_terminal:
             _show(console, reader, seconds)
-        _print_again(reader, seconds, show_json if document else show, json=document is not None)
+        _print_again(reader, seconds, show, json=json)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
