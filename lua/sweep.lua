@@ -39,8 +39,7 @@ local function expire_places(id, due, places)
   for _, place in ipairs(places) do
     is_undelivered = is_undelivered and place.state ~= 'delivered' and place.state ~= 'unknown'
     if place.state == 'retry' then
-      unindex(retry, copy_of(place.group, id))
-      redis.call('ZREM', retry, copy_of(place.group, id))
+      remove_copy(copy_of(place.group, id))
       expire_place(id, due, place)
       expired = expired + 1
     elseif place.state ~= 'garbage' then

@@ -1,5 +1,5 @@
 -- Takes what leaves `waiting` or `retry`, or gets another score there, out of the index of parked messages.
--- Needs the keys: messages, retry, parked; and waiting or garbage for what it removes there.
+-- Needs the keys: messages, waiting, retry, garbage, parked.
 --@include failure, key, slots
 
 -- The copies of a message come one after another, and its record may be large.

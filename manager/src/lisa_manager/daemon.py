@@ -189,7 +189,7 @@ class Manager:
             "promote": self._promoter.run,
             "listen": self._promoter.listen,
             "adopt": self._adopter.run,
-            "health": self._keep_beating,
+            "health": partial(self.health.run, self._beat),
         }
         for seconds, turns in self._periodic():
             running[f"every {seconds:g} s"] = partial(self._repeat, seconds, turns)
@@ -292,9 +292,6 @@ class Manager:
         if not self._answered:
             return f"the last call failed, and the last answer came {silent_s:.1f} s ago"
         return "" if silent_s < _SILENT_S else f"the last answer came {silent_s:.1f} s ago, more than {_SILENT_S:g} s"
-
-    async def _keep_beating(self) -> None:
-        await self.health.run(self._beat)
 
     def _beat(self) -> None:
         if not self._table.shards:

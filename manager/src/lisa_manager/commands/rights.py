@@ -52,7 +52,9 @@ def acl(
     if user is not None and role is None:
         raise InvalidInput("user", user, "used with a ROLE")
     is_old = _is_before_7_2(settings) if before_7_2 is None else before_7_2
-    shared = _options(settings) | {"before_7_2": is_old, "preloaded": preloaded}
+    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
+    shared = {"select": bool(address.options.get("db")), "cluster": bool(address.nodes)}
+    shared |= {"before_7_2": is_old, "preloaded": preloaded}
     users = {}
     for each in [role] if role else RoleName:
         # Managers serve all topics.
@@ -74,9 +76,3 @@ def _is_before_7_2(settings: ManagerSettings) -> bool:
     except LisaError as error:
         say(f"warning: printed for Redis 7.2 and later, as the server did not say its version: {error}", error=True)
         return False
-
-
-def _options(settings: ManagerSettings) -> dict[str, bool]:
-    """The rules that the URL requires."""
-    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
-    return {"select": bool(address.options.get("db")), "cluster": bool(address.nodes)}

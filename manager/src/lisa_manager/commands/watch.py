@@ -21,7 +21,7 @@ from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
 from lisa_common.escaping import shown
 from lisa_manager import Admin, TopicStatus, TopicTraffic
 from lisa_manager.commands.shared import find_warnings
-from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, problem_of, unhealthy_first
+from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, unhealthy_first
 
 __all__ = ["Reader", "Reading", "render", "watch"]
 
@@ -124,7 +124,7 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
     reading, complaint = reader.reading, reader.complaint(now)
     head = f"{now:%Y-%m-%d} {_clock(now)}  every {shown_duration(seconds * 1000)}"
     if reading is not None:
-        unhealthy = sum(1 for status in reading.statuses if problem_of(status))
+        unhealthy = sum(1 for status in reading.statuses if status.problems)
         head += f"  topics: {len(reading.statuses):,}, unhealthy: {unhealthy:,}"
     lines: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
     if complaint:

@@ -41,10 +41,7 @@ class LimitsRepairer:
             if layout.topic not in wrong:
                 self._changes.end(layout)
         for layout in wrong.values():
-            await self._set(layout)
-
-    async def _set(self, layout: Layout) -> None:
-        # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
-        with self._problems.watching(f"limits of {layout.topic}"):
-            await self._connection.run(apply_limits(layout.prefix, layout.topic))
-            self._changes.end(layout)
+            # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
+            with self._problems.watching(f"limits of {layout.topic}"):
+                await self._connection.run(apply_limits(layout.prefix, layout.topic))
+                self._changes.end(layout)

@@ -142,8 +142,6 @@ class Ticker:
         self._scan_at = self._migrate_at = 0.0
         self._problems = ProblemLog(logger)
         self._metrics = ScheduleMetrics()
-        self.sent = 0
-        """Ticks sent so far."""
 
     async def turn(self) -> None:
         """Applies changes, and serves what is due until the next turn. Raises LisaError as the server answers."""
@@ -267,7 +265,6 @@ class Ticker:
         """Takes in what the server answered to ticks of a schedule, which were sent from `began` on."""
         self._problems.resolve(f"schedule {each.tag}")
         topic, name = each.topic.layout.topic, each.definition.schedule.name
-        self.sent += result.sent
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
         if result.mark is None or result.mark.version != each.definition.version:
             # It was changed, or has moved. The next turn reads it again.

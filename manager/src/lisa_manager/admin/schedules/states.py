@@ -11,16 +11,14 @@ from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import next_due_ms
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import Topics, read_registry
+from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import get_definition, get_mark, marks_in, names_in, read_definitions
 from lisa_common.protocol.scheduling import find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
+from lisa_manager.queries import PAGE, chunks, list_layouts
 
 __all__ = ["ScheduleState", "existing_schedule", "list_schedules", "read_schedule"]
-
-_PAGE = 1_000
-"""Most topics, or schedules of one, in one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +80,9 @@ def _shown_ms(ms: int) -> str:
 
 def list_schedules(topics: Topics, topic: str | None = None) -> Flow[list[ScheduleState]]:
     """All schedules by topic and name, or those of one topic."""
-    if topic is not None:
-        layouts = [(yield from topics.resolve(topic))]
-    else:
-        layouts = [
-            Layout(topics.prefix, name, each.policy) for name, each in (yield from read_registry(topics.prefix)).items()
-        ]
+    layouts = (yield from list_layouts(topics.prefix)) if topic is None else [(yield from topics.resolve(topic))]
     found = list[Layout]()
-    for at in range(0, len(layouts), _PAGE):
-        page = layouts[at : at + _PAGE]
+    for page in chunks(layouts, PAGE):
         calls: list[Call[int]] = [
             command("EXISTS", keys.of("schedules")) for layout in page for keys in layout.schedule_homes
         ]
