@@ -94,9 +94,7 @@ def _print(found: Found) -> None:
             *map(Column, ("group", "state")),
             Column("at", whole=True),
             Column("attempts", number=True),
-            Column("reason"),
-            Column("release"),
-            Column("error"),
+            *map(Column, ("reason", "release", "error")),
         )
         print_table(columns, map(_copy_row, found.copies))
         for copy in found.copies:
