@@ -226,7 +226,7 @@ def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     While a group is being made or dropped, it exists in some shards only. So this reports a group only if it is still
     missing at a second look.
     """
-    suspects = yield from _missing_groups(layout)
+    suspects = {*(yield from _missing_groups(layout))}
     missing = [each for each in (yield from _missing_groups(layout)) if each in suspects] if suspects else []
     try:
         for name in dict.fromkeys(name for name, _ in missing if mend):
