@@ -31,8 +31,11 @@ class TopicUse:
     """The last entry that each shard ever had."""
 
 
-def read_use(layout: Layout) -> Flow[TopicUse]:
-    """Looks at all shards of a topic, in two round trips. Raises LisaError for keys of a wrong type."""
+def read_use(layout: Layout, *, read_ms: int = _READ_MS) -> Flow[TopicUse]:
+    """Looks at all shards of a topic, in two round trips. Raises LisaError for keys of a wrong type.
+
+    A read of a consumer may wait at the server for `read_ms`.
+    """
     shards = layout.served
     now_ms, *answers = yield from read_all([server_time(), *(call for keys in shards for call in _shard_calls(keys))])
     contents, scheduled, streams, infos = (answers[start::4] for start in range(4))
@@ -42,7 +45,7 @@ def read_use(layout: Layout) -> Flow[TopicUse]:
     calls = [consumers(keys, group.name) for keys, of_shard in zip(shards, infos, strict=True) for group in of_shard]
     readers = [reader for of_group in (yield from read_all(calls)) for reader in of_group]
     # One that holds deliveries uses the topic now.
-    asked = [now_ms - (0 if reader["pending"] else max(0, reader["idle"] - _READ_MS)) for reader in readers]
+    asked = [now_ms - (0 if reader["pending"] else max(0, reader["idle"] - read_ms)) for reader in readers]
     made = [int(entry.partition("-")[0]) for entry in last.values()]
     # The clock may have been set back since.
     used_ms = min(now_ms, max((*asked, *made), default=0))
