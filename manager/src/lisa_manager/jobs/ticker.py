@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Definition, Mark
 from lisa_common.model.sharding import Layout
@@ -37,7 +37,7 @@ from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
-from lisa_manager.queries import chunks, require_topic
+from lisa_manager.queries import chunks, first_error, require_topic
 from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
@@ -213,7 +213,7 @@ class Ticker:
         """Reads the schedules of those topics again whose clock has moved."""
         flows = [_read(topic) for topic in topics]
         results = await self._connection.run(run_each(flows, width=_SCAN_PAGE))
-        _raise_of_server(results)
+        first_error(results)
         for topic, result in zip(topics, results, strict=True):
             if isinstance(result, LisaError):
                 self._fail(topic.layout.topic, result)
@@ -254,7 +254,7 @@ class Ticker:
         now_ms = group.clock.ms_at(began)
         flows = [send_page(each.home, each.definition, each.mark, now_ms) for each in page]
         results = await self._connection.run(run_each(flows))
-        _raise_of_server(results)
+        first_error(results)
         for each, result in zip(page, results, strict=True):
             if isinstance(result, LisaError):
                 self._fail(each.tag, result)
@@ -339,9 +339,3 @@ def _read(topic: _Topic) -> Flow[dict[str, _Watched | None] | None]:
             yield write_schedule(home.keys, name, text, before=definition, after=after, first=home.is_first)
     topic.home = home._replace(clock=clock)
     return read
-
-
-def _raise_of_server(results: Sequence[Any]) -> None:
-    for result in results:
-        if isinstance(result, OF_THE_SERVER):
-            raise result

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
-from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, UnknownSchedule
+from lisa_common.errors import InvalidInput, LisaError, UnknownSchedule
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rhythm import explain_cron, recent_start
 from lisa_common.model.schedule import Definition, Mark, Schedule
@@ -16,7 +16,7 @@ from lisa_common.protocol.schedules import get_definition, get_mark, marks_in, n
 from lisa_common.protocol.scheduling import find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
-from lisa_manager.queries import PAGE, chunks, list_layouts
+from lisa_manager.queries import PAGE, chunks, first_error, list_layouts
 
 __all__ = ["ScheduleState", "existing_schedule", "list_schedules", "read_schedule"]
 
@@ -89,10 +89,10 @@ def list_schedules(topics: Topics, topic: str | None = None) -> Flow[list[Schedu
         exist = iter((yield IndependentCalls(calls)))
         # A node that is away is reported below.
         found += [layout for layout in page if any([next(exist) != 0 for _ in layout.schedule_homes])]  # noqa: C419
+    results = yield from run_each([_read_topic(layout) for layout in found])
+    first_error(results)
     states: list[ScheduleState] = []
-    for layout, result in zip(found, (yield from run_each([_read_topic(layout) for layout in found])), strict=True):
-        if isinstance(result, OF_THE_SERVER):
-            raise result
+    for layout, result in zip(found, results, strict=True):
         if isinstance(result, LisaError):
             damage = f"the schedules of this topic cannot be read: {result}"
             states.append(ScheduleState(layout.topic, "", None, damage=damage))
