@@ -52,9 +52,7 @@ local function forget_former_groups(id, places)
   end
   for _, group in ipairs(names_in(redis.call('HGET', owed, id) or '')) do
     if not has_place[group] then
-      unindex(retry, copy_of(group, id))
-      redis.call('ZREM', retry, copy_of(group, id))
-      redis.call('ZREM', garbage, copy_of(group, id))
+      remove_copy(copy_of(group, id))
       redis.call('HDEL', failures, copy_of(group, id))
     end
   end
@@ -64,9 +62,7 @@ local function cancel_copies(id, record, places)
   forget_former_groups(id, places)
   local may_be_met, is_delivered, owing = false, false, {}
   for _, place in ipairs(places) do
-    unindex(retry, copy_of(place.group, id))
-    redis.call('ZREM', retry, copy_of(place.group, id))
-    redis.call('ZREM', garbage, copy_of(place.group, id))
+    remove_copy(copy_of(place.group, id))
     if place.state == 'retry' or place.state == 'garbage' then
       redis.call('HDEL', failures, copy_of(place.group, id))
     else
@@ -98,8 +94,7 @@ local function cancel(id)
   if sent_ms ~= '' and is_another(redis.call('HGET', messages, id), sent_ms) then
     return 'another'
   end
-  unindex(waiting, id)
-  if redis.call('ZREM', waiting, id) == 1 then
+  if remove_waiting(id) then
     forget({ id })
     return 'cancelled'
   end

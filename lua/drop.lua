@@ -24,14 +24,10 @@
 -- ARGV[3] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
 -- ARGV[4] revision   number  of the limits of the dropped topic; -1 where it is not dropped yet
 -- returns  { 1 if it was dropped, number of messages that it held, number of schedules that it had }
+--@include entry
 local function last_entry()
   local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then
-      return info[i + 1]
-    end
-  end
-  return '0-0'
+  return fields_of(info)['last-generated-id'] or '0-0'
 end
 
 -- The number of fields. Only `force` removes keys of other types.

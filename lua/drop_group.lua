@@ -28,12 +28,8 @@
 local PAGE = 1000
 -- A step does no more work than this, in bytes of records, but reads at least one record.
 local BYTES = 2 * 1024 * 1024
-local groups, dropped, bytes = list_groups(), nil, 0
-for _, other in ipairs(groups) do
-  if other.name == group then
-    dropped = other
-  end
-end
+local groups = list_groups()
+local dropped, bytes = by_name(groups)[group], 0
 if not dropped then
   return { 'gone', 0 }
 end

@@ -26,30 +26,19 @@
 local BYTES = 2 * 1024 * 1024
 local ids = {}
 
-local function exists()
-  for _, other in ipairs(list_groups()) do
-    if other.name == group then
-      return true
-    end
-  end
-  return false
-end
-
 -- Whether a failure shows that the group had the message. The entry of a promoted retry may be trimmed by now.
 local function has_failed(copy)
   local failure = read_failure(redis.call('HGET', failures, copy))
   return failure and failure.entry ~= '0-0'
 end
 
-if gone and exists() then
+if gone and by_name(list_groups())[group] then
   return { #ARGV - 4, 0 }
 end
 local done, bytes = 0, 0
 for i = 5, #ARGV do
   local id, copy = ARGV[i], copy_of(group, ARGV[i])
-  unindex(retry, copy)
-  local is_removed = redis.call('ZREM', retry, copy) + redis.call('ZREM', garbage, copy) > 0
-  local is_known = is_removed or gone and (redis.call('HEXISTS', owed, id) == 1 or has_failed(copy))
+  local is_known = remove_copy(copy) or gone and (redis.call('HEXISTS', owed, id) == 1 or has_failed(copy))
   bytes = bytes + redis.call('HSTRLEN', messages, id)
   -- A message that the caller looked up may have been cancelled since, and its id sent again.
   if is_known and is_current(group, id) then

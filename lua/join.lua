@@ -33,15 +33,11 @@ end
 if group == '' then
   return make_stream()
 end
-for _, other in ipairs(groups) do
-  if other.name == group then
-    return 0
-  end
-end
-if #groups == 1 and is_unknown(groups[1].name) then
+if by_name(groups)[group] then
+  return 0
+elseif #groups == 1 and is_unknown(groups[1].name) then
   return groups[1].name
-end
-if most > 0 and #groups >= most then
+elseif most > 0 and #groups >= most then
   return redis.error_reply('TOOMANYGROUPS the topic has ' .. #groups .. ' groups; max_groups of its policy is ' .. most)
 end
 redis.call('XGROUP', 'CREATE', ready, group, #groups == 0 and '0' or '$', 'MKSTREAM')

@@ -20,14 +20,15 @@
 --            again, due at `value`, or due now where the topic has a door. "wait" makes the message wait for the due time of its record. "ack" acks entry `member`
 --            in group `value`
 -- returns  1 if it was repaired, 0 if something has changed
---@include clock, door, evidence, failure, groups, record
+--@include clock, evidence, failure, give_back, groups, record
 local now = clock(now_ms)
 local key_of = {
   messages = messages, waiting = waiting, ready = ready, expiring = expiring, finished = finished,
   owed = owed, retry = retry, failures = failures, garbage = garbage,
 }
 
-local is_closed = redis.call('EXISTS', door) == 1 and is_guarded(read_door(), now)
+-- Asked first: where the door is a key of another type, it fails before anything has changed.
+local is_closed = must_pass_door(now)
 
 local function wait()
   local limits = read_record(redis.call('HGET', messages, id) or '')
@@ -39,7 +40,6 @@ end
 
 -- Makes a copy ready again, with the attempts that are known.
 local function make_ready(group, due)
-  local due_text, now_text = string.format('%.0f', due), string.format('%.0f', now)
   local record = redis.call('HGET', messages, id)
   if record and sent_by(record, now) ~= record then
     redis.call('HSET', messages, id, sent_by(record, now))
@@ -47,24 +47,19 @@ local function make_ready(group, due)
   if group == '' and is_closed and wait() then
     return
   elseif group == '' then
+    local due_text, now_text = string.format('%.0f', due), string.format('%.0f', now)
     redis.call('XADD', ready, '*', 'id', id, 'due', due_text, 'n', 1, 'at', now_text)
     return
   end
-  local copy = copy_of(group, id)
-  local failure = read_failure(redis.call('HGET', failures, copy))
+  local failure = read_failure(redis.call('HGET', failures, copy_of(group, id)))
   if not failure or failure.due ~= tonumber(due) then
     failure = { attempts = 0, entry = '0-0', error = '' }
   end
   failure.due, failure.at, failure.reason = tonumber(due), now, 'repaired'
-  if is_closed then
-    failure.next = '-'
-    redis.call('ZADD', retry, now, copy)
-  else
-    failure.next = redis.call(
-      'XADD', ready, '*', 'id', id, 'due', due_text, 'n', failure.attempts + 1, 'g', group, 'at', now_text
-    )
+  local refusal = give_back(group, id, failure, now, record or '', now)
+  if refusal then
+    error(refusal)
   end
-  redis.call('HSET', failures, copy, write_failure(failure))
 end
 
 local steps = {

@@ -16,17 +16,11 @@
 -- ARGV[4...] copy, died_ms per dead letter; died_ms is empty for any time
 -- returns  { number of dead letters done, from the first on, per dead letter "replayed", "unknown", or why nothing changed:
 --            "no group" (its group is gone) or "unreadable" (its record is damaged or of a later release) }
---@include budget, clock, died, door, failure, groups, record, wake
+--@include budget, clock, died, failure, give_back, groups, record, wake
 local now = clock(now_ms)
-local exists = {}
-for _, group in ipairs(list_groups()) do
-  exists[group.name] = true
-end
-
-local owing = owing_groups()
-local is_closed = redis.call('EXISTS', door) == 1 and is_guarded(read_door(), now)
-
-local now_text = string.format('%.0f', now)
+local exists, owing = by_name(list_groups()), owing_groups()
+-- Asked first: where the door is a key of another type, it fails before anything has changed.
+local is_closed = must_pass_door(now)
 
 local function replay_to_all(id, due, priority)
   if is_closed then
@@ -38,21 +32,17 @@ local function replay_to_all(id, due, priority)
     redis.call('HSET', owed, id, owing)
   end
   redis.call('HDEL', failures, copy_of('', id))
-  redis.call('XADD', ready, '*', 'id', id, 'due', string.format('%.0f', due), 'n', 1, 'at', now_text)
+  local due_text, now_text = string.format('%.0f', due), string.format('%.0f', now)
+  redis.call('XADD', ready, '*', 'id', id, 'due', due_text, 'n', 1, 'at', now_text)
 end
 
-local function replay_to(group, id, due, priority)
-  local copy = copy_of(group, id)
-  local failure = read_failure(redis.call('HGET', failures, copy)) or { entry = '0-0', error = '' }
+local function replay_to(group, id, due, record)
+  local failure = read_failure(redis.call('HGET', failures, copy_of(group, id))) or { entry = '0-0', error = '' }
   failure.attempts, failure.due, failure.at, failure.reason = 0, due, now, 'replayed'
-  if is_closed then
-    failure.next = '-'
-    redis.call('ZADD', retry, score_of(now, priority), copy)
-  else
-    local due_text = string.format('%.0f', due)
-    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due_text, 'n', 1, 'g', group, 'at', now_text)
+  local refusal = give_back(group, id, failure, now, record, now)
+  if refusal then
+    error(refusal)
   end
-  redis.call('HSET', failures, copy, write_failure(failure))
 end
 
 local function replay(copy, died_ms)
@@ -79,7 +69,7 @@ local function replay(copy, died_ms)
   if group == '' then
     replay_to_all(id, limits.due, limits.priority)
   else
-    replay_to(group, id, limits.due, limits.priority)
+    replay_to(group, id, limits.due, record)
   end
   return 'replayed'
 end

@@ -18,7 +18,7 @@
 -- KEYS[14] slots     zset    key and id of each message that holds a slot
 -- KEYS[15] parked    zset    what waits for a slot, by key and due time
 -- returns  number of keys that were removed or remade
---@include groups
+--@include entry, groups
 local LAST = '18446744073709551615-18446744073709551615'
 local TYPES = {
   [waiting] = 'zset', [ready] = 'stream', [messages] = 'hash', [expiring] = 'zset', [finished] = 'zset', [owed] = 'hash',
@@ -28,12 +28,7 @@ local TYPES = {
 
 local function is_full()
   local info = redis.call('TYPE', ready)['ok'] == 'stream' and redis.call('XINFO', 'STREAM', ready) or {}
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then
-      return info[i + 1] == LAST
-    end
-  end
-  return false
+  return fields_of(info)['last-generated-id'] == LAST
 end
 
 local count = 0

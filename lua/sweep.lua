@@ -39,8 +39,7 @@ local function expire_places(id, due, places)
   for _, place in ipairs(places) do
     is_undelivered = is_undelivered and place.state ~= 'delivered' and place.state ~= 'unknown'
     if place.state == 'retry' then
-      unindex(retry, copy_of(place.group, id))
-      redis.call('ZREM', retry, copy_of(place.group, id))
+      remove_copy(copy_of(place.group, id))
       expire_place(id, due, place)
       expired = expired + 1
     elseif place.state ~= 'garbage' then
@@ -66,11 +65,6 @@ local function expire_places(id, due, places)
   return expired
 end
 
-local function take_waiting(id)
-  unindex(waiting, id)
-  return redis.call('ZREM', waiting, id) == 1
-end
-
 local function expire_due()
   allow(1 / 3)
   local ids = redis.call('ZRANGE', expiring, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
@@ -85,7 +79,7 @@ local function expire_due()
       redis.call('ZREM', expiring, id)
     elseif limits.expires > now then
       redis.call('ZADD', expiring, limits.expires, id)
-    elseif take_waiting(id) then
+    elseif remove_waiting(id) then
       redis.call('ZREM', expiring, id)
       expire_place(id, limits.due, { group = '' })
       expired = expired + 1

@@ -21,12 +21,10 @@ local PAGE = 200
 local COMMANDS = 4
 local calls = make_slots()
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
-local count, following = 0, ''
+local count = 0
 
-local exists, groups = {}, list_groups()
-for _, group in ipairs(groups) do
-  exists[group.name] = true
-end
+local groups = list_groups()
+local exists = by_name(groups)
 -- A message may have a copy for each group.
 local HOLDERS = math.ceil(PAGE / (1 + #groups / 10))
 
@@ -200,20 +198,12 @@ end
 if phase == '' then
   remove_foreign(slots)
   remove_foreign(parked)
+  phase, position = 'h', '0'
 end
-if phase == '' or phase == 'h' then
-  following = tidy_holders(position == '' and '0' or position)
-elseif phase == 's' then
-  following = tidy_slots(position)
-elseif phase == 'p' or phase == 'q' then
-  following = tidy_parked(position)
-elseif phase == 'w' then
-  following = compare()
-elseif phase == 'x' then
-  following = remove_stale(position)
-else
-  following = rebuild(position)
-end
+local step_of = {
+  h = tidy_holders, s = tidy_slots, p = tidy_parked, q = tidy_parked, w = compare, x = remove_stale, r = rebuild,
+}
+local following = step_of[phase](position)
 -- A program that does not know the limit yet frees slots, but wakes nobody.
 local first = following == '' and mend and earliest(waiting)
 calls.has_unparked = calls.has_unparked or first and first <= clock('')

@@ -1,6 +1,6 @@
 -- Ends dead letters.
 -- Needs the keys: messages, owed, expiring, finished, failures, garbage, busy, slots, parked, waiting, retry, door.
---@include budget, failure, forget, withdrawn
+--@include budget, failure, forget, groups, withdrawn
 
 -- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there. `now` is
 -- the exact time. With `until_ms`, their ids stay known at least until then.
@@ -8,10 +8,7 @@
 -- other groups. Returns how many copies were handled, and how many were there.
 local function end_dead(copies, groups, remove, now, until_ms)
   local COMMANDS = 8
-  local exists, ids_of, done, removed = {}, {}, 0, 0
-  for _, group in ipairs(groups) do
-    exists[group.name] = true
-  end
+  local exists, ids_of, done, removed = by_name(groups), {}, 0, 0
   for _, copy in ipairs(copies) do
     local group, id = split_copy(copy)
     if not afford(work_on(id, COMMANDS, exists[group] and FREED or 1)) then

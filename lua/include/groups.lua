@@ -1,5 +1,6 @@
 -- Reads the groups of the ready stream, and values of `owed`, which name groups.
 -- Needs the key: ready.
+--@include entry
 
 -- A list of { name, consumers, pending, last }; `last` is the last delivered entry id.
 local function list_groups()
@@ -8,15 +9,20 @@ local function list_groups()
     return groups
   end
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
-    local group = {}
-    for i = 1, #info, 2 do
-      group[info[i]] = info[i + 1]
-    end
+    local group = fields_of(info)
     groups[#groups + 1] = {
       name = group['name'], consumers = group['consumers'], pending = group['pending'], last = group['last-delivered-id'],
     }
   end
   return groups
+end
+
+local function by_name(groups)
+  local found = {}
+  for _, group in ipairs(groups) do
+    found[group.name] = group
+  end
+  return found
 end
 
 -- The value of `owed` for a message that becomes ready now: the names of all groups. With fewer than two groups there

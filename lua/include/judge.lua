@@ -1,23 +1,18 @@
 -- Judges an ack by the record of its message, and by what happened to the copy since the delivery.
 -- Needs the keys: ready, messages, owed, failures, retry, garbage, waiting, door, parked.
---@include all_groups, budget, clock, entry, failure, give_back, owes, record, unindex
+--@include all_groups, budget, clock, entry, failure, give_back, groups, owes, record, unindex
 
 -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
 local function withdraw(of_group, copy, failure)
-  unindex(retry, copy)
-  if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
+  if remove_copy(copy) then
     return true
   end
-  if failure.next == '-' then
+  local own = failure.next ~= '-' and by_name(all_groups())[of_group]
+  if not own or not entry_after(failure.next, own.last) then
     return false
   end
-  for _, other in ipairs(all_groups()) do
-    if other.name == of_group and entry_after(failure.next, other.last) then
-      redis.call('XDEL', ready, failure.next)
-      return true
-    end
-  end
-  return false
+  redis.call('XDEL', ready, failure.next)
+  return true
 end
 
 -- A server that was killed may have lost the promotion or the replay for all groups. Then the other groups get the
@@ -54,12 +49,8 @@ end
 -- that is gone, and the copy is in no other place, so the message became ready again.
 local function is_to_come(of_group, id, copy, entry)
   if #redis.call('XRANGE', ready, entry, entry) > 0 then
-    for _, other in ipairs(all_groups()) do
-      if other.name == of_group then
-        return entry_after(entry, other.last)
-      end
-    end
-    return false
+    local own = by_name(all_groups())[of_group]
+    return own and entry_after(entry, own.last) or false
   end
   return not redis.call('ZSCORE', waiting, id)
     and not redis.call('ZSCORE', retry, copy)
@@ -79,9 +70,7 @@ local function end_lost(of_group, id, due, copy, entry, failure, stored, moment)
   end
   local is_given, queues = give_to_others(of_group, id, due, stored, moment)
   if is_given then
-    unindex(retry, copy)
-    redis.call('ZREM', retry, copy)
-    redis.call('ZREM', garbage, copy)
+    remove_copy(copy)
   end
   return is_given, queues
 end

@@ -36,8 +36,7 @@ local function take_back(mark, now)
   if mark.due <= now or mark.base == mark.last or mark.id == '-' then
     return false
   end
-  unindex(waiting, mark.id)
-  if redis.call('ZREM', waiting, mark.id) == 0 then
+  if not remove_waiting(mark.id) then
     return false
   end
   forget({ mark.id })

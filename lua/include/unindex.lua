@@ -1,5 +1,5 @@
 -- Takes what leaves `waiting` or `retry`, or gets another score there, out of the index of parked messages.
--- Needs the keys: messages, retry, parked.
+-- Needs the keys: messages, waiting, retry, garbage, parked.
 --@include failure, key, slots
 
 -- The copies of a message come one after another, and its record may be large.
@@ -21,4 +21,16 @@ local function unindex(set, member)
       redis.pcall('ZREM', parked, place_of(read_key, score - PARKED, set, member))
     end
   end
+end
+
+-- Returns whether the message was waiting.
+local function remove_waiting(id)
+  unindex(waiting, id)
+  return redis.call('ZREM', waiting, id) == 1
+end
+
+-- Returns whether the copy was to be retried, or dead.
+local function remove_copy(copy)
+  unindex(retry, copy)
+  return redis.call('ZREM', retry, copy) + redis.call('ZREM', garbage, copy) > 0
 end

@@ -22,6 +22,7 @@ from support.commands import Commands
 from support.proxy import Proxy
 from support.queue import Queue
 from support.server import Server
+from support.stepping import Stepped
 
 DAY = 86_400_000
 
@@ -229,9 +230,11 @@ def test_what_comes_meanwhile_is_no_hindrance(orders: Queue) -> None:
     orders.send("m", due="+1000")
     _do(orders, "ZREM", orders.keys.of("waiting"), "m")
     entries = "for i = 1, 6000 do redis.call('XADD', KEYS[1], '*', 'foreign', i) end"
-    report = orders.connection.run(
-        check(orders.keys, mend=True, progress=lambda _: _do(orders, "EVAL", entries, 1, orders.keys.of("ready")))
-    )
+    audit = Stepped(orders.connection, check(orders.keys, mend=True))
+    while not audit.is_next("TIME"):
+        audit.step()
+    _do(orders, "EVAL", entries, 1, orders.keys.of("ready"))
+    report = audit.finish()
     assert (report.undecided, [finding.mended for finding in report.findings]) == (0, [True])
 
 

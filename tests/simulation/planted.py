@@ -251,7 +251,7 @@ _ALL = (
     Plant(
         "a group drop goes shard by shard",
         "A repair meanwhile makes the group again in the shards where it is gone, because others have it.",
-        "manager/src/lisa_manager/admin/groups/drop.py",
+        "manager/src/lisa_manager/shard_groups.py",
         "        count = yield from drop_in_shards(left, group, force=force)\n",
         "        count = 0\n        for each in left:\n"
         "            count += (yield from drop_in_shards([each], group, force=force)) or 0\n",

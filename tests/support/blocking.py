@@ -25,9 +25,9 @@ from lisa_common.protocol.producing import State
 from lisa_manager.admin.audit.check import check
 from lisa_manager.admin.garbage.shard import Pages, Selector
 from lisa_manager.admin.groups.debts import read_groups
-from lisa_manager.admin.groups.drop import drop_group as drop_group_flow
 from lisa_manager.admin.topics import policies
 from lisa_manager.admin.topics.status import read_status
+from lisa_manager.shard_groups import drop_group as drop_group_flow
 from support.queue import Queue, outgoing
 
 __all__ = ["Blocks", "Life", "Timed", "drop_group", "drop_topic", "look"]

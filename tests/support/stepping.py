@@ -35,9 +35,9 @@ class Stepped:
         return not self.done
 
     def is_next(self, name: str) -> bool:
-        """Returns whether the next round trip begins with a call of that script."""
+        """Returns whether the next round trip begins with a call of that script or command."""
         first = self._asked if isinstance(self._asked, Call) else self._asked[0]
-        return first.script is not None and first.script.name == name
+        return name == (first.script.name if first.script else first.args[0])
 
     def finish(self) -> Any:
         """Drives the flow to its end. Returns the result of the flow."""

@@ -18,7 +18,6 @@ FILE_LINES, FUNCTION_LINES = 500, 40
 LONGER: dict[str, str] = {
     "consumer/src/lisa_consumer/commands.py::run": "one line for each option of the command",
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
-    "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",
     "producer/src/lisa_producer/async_client.py::send": "one line for each option: declared, explained, passed on",
     "producer/src/lisa_producer/client.py::send": "one line for each option: declared, explained, passed on",
     "producer/src/lisa_producer/commands.py::load": "one line for each option of the command",

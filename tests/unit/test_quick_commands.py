@@ -120,7 +120,7 @@ def test_summaries_are_those_of_the_commands(package: str) -> None:
     assert commands
     for command in commands:
         first = inspect.cleandoc(str(command.load().help)).partition("\n\n")[0]
-        assert " ".join(first.split()) == command.help, command.name
+        assert " ".join(first.split()) == command.get_short_help_str(), command.name
 
 
 @pytest.mark.parametrize("module", ["typer", "pydantic", "redis"])

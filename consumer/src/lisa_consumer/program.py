@@ -6,10 +6,4 @@ __all__ = ["program"]
 
 program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on Redis Streams.")
 
-add_commands(
-    program,
-    "lisa_consumer",
-    {
-        "commands.run": "Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.",
-    },
-)
+add_commands(program, "lisa_consumer.commands", "run")

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from lisa_manager.admin.topics.history import Lags as Lags, Sample as Sample
     from lisa_manager.admin.topics.patterns import Explained as Explained, PatternChange as PatternChange
     from lisa_manager.admin.topics.policies import DEFAULT as DEFAULT, Dropped as Dropped
-    from lisa_manager.admin.topics.reshard import ReshardResult as ReshardResult
     from lisa_manager.admin.topics.status import (
         BUCKETS as BUCKETS,
         GroupStatus as GroupStatus,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         TopicStatus as TopicStatus,
     )
     from lisa_manager.admin.topics.traffic import TopicTraffic as TopicTraffic
+    from lisa_manager.resharding import ReshardResult as ReshardResult
     from lisa_manager.server_checks import Health as Health
     from lisa_manager.server_facts import ManagerSign as ManagerSign, NodeFacts as NodeFacts, ServerFacts as ServerFacts
     from lisa_manager.settings import ManagerSettings as ManagerSettings
@@ -99,7 +99,6 @@ if not TYPE_CHECKING:
             "lisa_manager.admin.operations": "Operation new_operation_id",
             "lisa_manager.admin.topics.patterns": "Explained PatternChange",
             "lisa_manager.admin.audit.problem": "Kind Problem",
-            "lisa_manager.admin.topics.reshard": "ReshardResult",
             "lisa_manager.admin.schedules.changes": "ImportedSchedules",
             "lisa_manager.admin.schedules.sends": "Backfilled",
             "lisa_manager.admin.schedules.states": "ScheduleState",
@@ -107,6 +106,7 @@ if not TYPE_CHECKING:
             "lisa_manager.admin.topics.policies": "DEFAULT Dropped",
             "lisa_manager.admin.messages.trace": "Hop",
             "lisa_manager.admin.topics.traffic": "TopicTraffic",
+            "lisa_manager.resharding": "ReshardResult",
             "lisa_manager.server_checks": "Health",
             "lisa_manager.server_facts": "ManagerSign NodeFacts ServerFacts",
             "lisa_manager.settings": "ManagerSettings",

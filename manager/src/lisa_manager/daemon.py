@@ -15,7 +15,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.user_check import check_user
-from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.errors import AccessDenied
 from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
@@ -189,7 +189,7 @@ class Manager:
             "promote": self._promoter.run,
             "listen": self._promoter.listen,
             "adopt": self._adopter.run,
-            "health": self._keep_beating,
+            "health": partial(self.health.run, self._beat),
         }
         for seconds, turns in self._periodic():
             running[f"every {seconds:g} s"] = partial(self._repeat, seconds, turns)
@@ -220,10 +220,8 @@ class Manager:
         except AccessDenied as error:
             self._connection.refusals.note(Optional.INFO, error)
         await check_user(self._connection, RoleName.MANAGER, ShardKeys(self._settings.prefix, ANY_TOPIC))
-        try:
+        with self._problems.watching("scripts", job="scripts"):
             await self._loader.turn()
-        except LisaError as error:
-            self._problems.report("scripts", error, job="scripts")
         await self._discover()
         self._answered, self._answered_at = True, time.monotonic()
         count = len(self._table.shards)
@@ -294,9 +292,6 @@ class Manager:
         if not self._answered:
             return f"the last call failed, and the last answer came {silent_s:.1f} s ago"
         return "" if silent_s < _SILENT_S else f"the last answer came {silent_s:.1f} s ago, more than {_SILENT_S:g} s"
-
-    async def _keep_beating(self) -> None:
-        await self.health.run(self._beat)
 
     def _beat(self) -> None:
         if not self._table.shards:

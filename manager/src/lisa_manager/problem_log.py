@@ -1,9 +1,11 @@
 """Logs each problem once when it begins, and once when it ends."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.escaping import named_text
 from lisa_common.logs import event
 
@@ -19,6 +21,22 @@ class ProblemLog:
 
     def __bool__(self) -> bool:
         return bool(self._open)
+
+    @contextmanager
+    def watching(self, subject: str, *, node: object = "", **fields: Any) -> Iterator[None]:
+        """Runs a block for one subject of many: an error is a problem of this subject alone, which ends without one.
+
+        Give the node of a Cluster that the block asks. None is the one server that all subjects share: then errors that
+        concern the server are raised, so that they are reported once.
+        """
+        try:
+            yield
+        except Exception as error:
+            if node is None and isinstance(error, OF_THE_SERVER):
+                raise
+            self.report(subject, error, **fields)
+        else:
+            self.resolve(subject)
 
     def report(self, subject: str, error: Exception, **fields: Any) -> None:
         """Logs a problem unless the same one is open. An error that is no LisaError is logged with its traceback.

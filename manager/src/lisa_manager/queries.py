@@ -25,6 +25,7 @@ __all__ = [
     "groups",
     "layouts_of",
     "list_layouts",
+    "pending",
     "read_all",
     "require_stored_topic",
     "require_topic",
@@ -41,6 +42,12 @@ PAGE = 1_000
 def entries(keys: ShardKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
     """Entries of the ready stream, oldest first."""
     return command("XRANGE", keys.of("ready"), first, last, "COUNT", count, decode=entries_of)
+
+
+def pending(keys: ShardKeys, group: str, start: str, *, count: int = PAGE) -> Call[list[Any]]:
+    """Entries of the ready stream that a group has read and not settled, from `start` on; none where it was dropped."""
+    args = ("XPENDING", keys.of("ready"), bytes_of(group), start, "+", count)
+    return command(*args, decode=lambda reply: [] if isinstance(reply, LisaError) else reply, takes_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from lisa_common.errors import InvalidInput, OutcomeUnknown, UnknownTopic
@@ -15,11 +16,12 @@ from lisa_common.protocol.scheduling import find_home, move
 from lisa_common.validation import check_name
 from lisa_manager.queries import group_names
 from lisa_manager.shard_groups import drop_in_shards
-from lisa_manager.topic_drop import drop_empty
+from lisa_manager.topic_drop import drop_shard
 from lisa_manager.topic_limits import apply_limits, revised, write_limits
 
 __all__ = [
     "CONTENTS",
+    "ReshardResult",
     "close_former",
     "closed_shards",
     "complete_reshard",
@@ -37,13 +39,30 @@ CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", 
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
 
 
-def reshard(prefix: str, topic: str, shards: int) -> Flow[tuple[Layout, Layout]]:
-    """Spreads a topic's new messages over another number of shards. Returns the layouts before and after.
+@dataclass(frozen=True, slots=True)
+class ReshardResult:
+    """The numbers of shards of a topic."""
+
+    before: int
+    shards: int
+    """Shards for new messages now."""
+    draining: int
+    """Former shards that may still hold messages."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the topic had another number of shards."""
+        return self.before != self.shards
+
+
+def reshard(prefix: str, topic: str, shards: int) -> Flow[ReshardResult]:
+    """Spreads a topic's new messages over another number of shards.
 
     Raises UnknownTopic, and InvalidInput before anything is written. Running programs lose nothing and send nothing
     twice: a former shard refuses their sends, and programs that know the new shards check the former ones first.
     """
-    return (yield from _change(prefix, topic, lambda before: _resharded(before, shards)))
+    before, after = yield from _change(prefix, topic, lambda before: _resharded(before, shards))
+    return ReshardResult(len(before.shards), len(after.shards), sum(map(len, after.former.values())))
 
 
 def restore_layout(layout: Layout) -> Flow[bool]:
@@ -99,7 +118,8 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
             before, stored = yield from _read(prefix, topic)
         except UnknownTopic:
             if begun:
-                yield [drop_empty(keys, begun.policy.limits_revision) for keys in begun.ever]
+                revision = begun.policy.limits_revision
+                yield [drop_shard(keys, force=False, scheduled=False, revision=revision) for keys in begun.ever]
             raise
         policy = yield from revised(before.policy, changed(before))
         after = Layout(prefix, topic, policy)

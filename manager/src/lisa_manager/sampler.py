@@ -79,13 +79,9 @@ class Sampler(Collector):
         with Connection.of(self._settings, name="lisa-manager") as connection:
             while not self._ending.is_set():
                 began, used_s = time.monotonic(), time.thread_time()
-                try:
-                    with turn(_JOB):
-                        self._sample(connection)
-                except Exception as error:  # noqa: BLE001 - the next sample may succeed
-                    self._problems.report(_JOB, error)
-                else:
-                    self._problems.resolve(_JOB)
+                # The next sample may succeed.
+                with self._problems.watching(_JOB), turn(_JOB):
+                    self._sample(connection)
                 rest_s = max(self._settings.sample_s, _SHARE * (time.thread_time() - used_s))
                 self._interval_s = rest_s + time.monotonic() - began
                 self._ending.wait(rest_s)

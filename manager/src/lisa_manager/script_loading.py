@@ -2,7 +2,7 @@
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
-from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.call import Call, command, error_in
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
 __all__ = ["load_scripts"]
@@ -13,7 +13,6 @@ async def load_scripts(connection: AsyncConnection) -> int:
     calls: list[Call[bytes]] = [command("SCRIPT", "LOAD", load(name).text) for name in SCRIPT_NAMES]
     answers = await connection.survey(calls)
     for answer in answers.values():
-        for reply in [answer] if isinstance(answer, LisaError) else answer:
-            if isinstance(reply, LisaError):
-                raise reply
+        if error := error_in([answer] if isinstance(answer, LisaError) else answer):
+            raise error
     return len(answers)

@@ -1,4 +1,4 @@
-"""Drops a group of shards beside running managers.
+"""Drops a group beside running managers.
 
 Entries of the stream, `retry` and `garbage` name the copies that a group owes; with several groups, `owed` does as
 well. Copies that only entries name end first, page by page, while the group exists and so keeps them from being
@@ -6,21 +6,33 @@ trimmed. Once no shard has any, the group is destroyed in all of them, and keys 
 can run again to finish; and while a group owes much, a check does not find it missing in the shards that are done.
 """
 
-import re
 from collections.abc import Sequence
 
-from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.model.keys import ShardKeys, split_copy, text_of
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing
 from lisa_common.protocol.call import Flow
-from lisa_common.protocol.scanning import scan
+from lisa_common.protocol.scanning import literal, scan
+from lisa_manager.queries import PAGE, require_topic
 
-__all__ = ["drop_in_shards"]
-
-_PAGE = 1_000
-"""How much is read at a time."""
+__all__ = ["drop_group", "drop_in_shards"]
 
 _STEP = 200
 """Most copies that one script call ends."""
+
+
+def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
+    """Drops a group as `drop_in_shards` does, in all shards of a topic, also in those of a reshard meanwhile."""
+    dropped: set[ShardKeys] = set()
+    ended = 0
+    while left := [keys for keys in layout.served if keys not in dropped]:
+        count = yield from drop_in_shards(left, group, force=force)
+        if count is None:
+            return None
+        ended += count
+        dropped.update(left)
+        layout = yield from require_topic(layout.prefix, layout.topic)
+    return ended
 
 
 def drop_in_shards(shards: Sequence[ShardKeys], group: str, *, force: bool) -> Flow[int | None]:
@@ -33,7 +45,7 @@ def drop_in_shards(shards: Sequence[ShardKeys], group: str, *, force: bool) -> F
         limit = _STEP
         # Retries first: a retry that is promoted meanwhile ends with the entries.
         for keys in shards:
-            ended += yield from _end_failed(keys, group, gone=False)
+            ended += yield from _end_copies(keys, group, "retry", "garbage", gone=False)
     left, destroy = shards, False
     while left:
         steps: list[tuple[str, int]] = yield [
@@ -50,14 +62,13 @@ def drop_in_shards(shards: Sequence[ShardKeys], group: str, *, force: bool) -> F
         destroy = destroy or "more" not in outcomes
     for keys in shards:
         ended += yield from _end_owed(keys, group)
-        ended += yield from _end_failed(keys, group, gone=True)
-        ended += yield from _end_copies(keys, group, "failures", gone=True)
+        ended += yield from _end_copies(keys, group, "retry", "garbage", "failures", gone=True)
     return ended
 
 
 def _end_owed(keys: ShardKeys, group: str) -> Flow[int]:
     ended = 0
-    pages = scan(keys, "owed", count=_PAGE)
+    pages = scan(keys, "owed", count=PAGE)
     while not pages.done:
         page = yield from pages.next_page()
         ids = [text_of(id) for id, names in page if group in text_of(names).split(",")]
@@ -65,23 +76,15 @@ def _end_owed(keys: ShardKeys, group: str) -> Flow[int]:
     return ended
 
 
-def _end_failed(keys: ShardKeys, group: str, *, gone: bool) -> Flow[int]:
-    ended: int = yield from _end_copies(keys, group, "retry", gone=gone)
-    ended += yield from _end_copies(keys, group, "garbage", gone=gone)
-    return ended
-
-
-def _end_copies(keys: ShardKeys, group: str, name: str, *, gone: bool) -> Flow[int]:
+def _end_copies(keys: ShardKeys, group: str, *names: str, gone: bool) -> Flow[int]:
+    """Ends the copies that the keys of these names have, one key after the other."""
     ended = 0
-    pages = scan(keys, name, count=_PAGE, match=_pattern(group))
-    while not pages.done:
-        page = yield from pages.next_page()
-        ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in page], gone=gone)
+    for name in names:
+        pages = scan(keys, name, count=PAGE, match=literal(group) + b"/*")
+        while not pages.done:
+            page = yield from pages.next_page()
+            ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in page], gone=gone)
     return ended
-
-
-def _pattern(group: str) -> bytes:
-    return re.sub(rb"([\\*?\[\]^-])", rb"\\\1", bytes_of(group)) + b"/*"
 
 
 def _end(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:

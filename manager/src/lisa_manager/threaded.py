@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from lisa_common.logs import event
 from lisa_manager.daemon import Manager
@@ -18,36 +19,29 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def running_manager(settings: ManagerSettings, *, patience_s: float = 0.0) -> Iterator[None]:
     """Runs a manager until the block ends. Logs at once, and raises at the end, what ended it before."""
-    started = threading.Event()
-    failures: list[BaseException] = []
-    stop: list[Callable[[], object]] = []
+    started: Future[Callable[[], object]] = Future()
 
     async def main() -> None:
-        manager = Manager(settings)
-        loop = asyncio.get_running_loop()
-        stop.append(lambda: loop.call_soon_threadsafe(manager.stop))
-        started.set()
+        manager, loop = Manager(settings), asyncio.get_running_loop()
+        started.set_result(lambda: loop.call_soon_threadsafe(manager.stop))
         await manager.run(patience_s=patience_s)
 
     def run() -> None:
         try:
             asyncio.run(main())
-        except BaseException as error:  # noqa: BLE001 - raised in the thread of the block
+        except BaseException as error:
             logger.error("the manager has ended: %s", error, extra=event("manager_failed", error=str(error)))
-            failures.append(error)
-        finally:
-            started.set()
+            raise
 
-    thread = threading.Thread(target=run, name="lisa-manager")
-    thread.start()
-    started.wait()
-    try:
-        yield
-    finally:
-        # Its loop may have ended meanwhile.
-        with suppress(RuntimeError):
-            for each in stop:
-                each()
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(1, "lisa-manager") as thread:
+        ended = thread.submit(run)
+        either: list[Future[Any]] = [started, ended]
+        wait(either, return_when=FIRST_COMPLETED)
+        try:
+            yield
+        finally:
+            # Its loop may have ended meanwhile.
+            with suppress(RuntimeError):
+                if started.done():
+                    started.result()()
+    ended.result()

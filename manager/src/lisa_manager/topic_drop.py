@@ -18,7 +18,7 @@ from lisa_common.validation import check_bool
 from lisa_manager.queries import first_error, groups, require_stored_topic
 from lisa_manager.topic_limits import apply_limits
 
-__all__ = ["Dropped", "drop_empty", "drop_topic"]
+__all__ = ["Dropped", "drop_shard", "drop_topic"]
 
 _ANY: Final[Mapping[ShardKeys, str]] = MappingProxyType({})
 
@@ -82,7 +82,7 @@ def _drop(
             # All that it ever had: a drained shard may have kept its door.
             if rest := [keys for keys in layout.ever if keys not in anew]:
                 scheduled, revision = force and not last, layout.policy.limits_revision
-                yield [_drop_shard(keys, force=False, scheduled=scheduled, revision=revision) for keys in rest]
+                yield [drop_shard(keys, force=False, scheduled=scheduled, revision=revision) for keys in rest]
             if (yield registered) is not None:
                 # Its own may have found the former ones in their place.
                 yield from apply_limits(prefix, topic)
@@ -129,7 +129,7 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
         scheduled = force and not last
-        calls = [_drop_shard(keys, force=force, scheduled=scheduled, last=last.get(keys, "")) for keys in shards]
+        calls = [drop_shard(keys, force=force, scheduled=scheduled, last=last.get(keys, "")) for keys in shards]
         if not (yield from _drop_each(shards, calls, gone)):
             return False
     return True
@@ -147,11 +147,6 @@ def _drop_each(shards: Sequence[ShardKeys], calls: Sequence[Call[list[int]]], go
     return all(done for done, *_ in outcomes.values())
 
 
-def drop_empty(keys: ShardKeys, revision: int) -> Call[list[int]]:
-    """Drops a shard of a topic that is gone, if it is empty, and its limits up to a revision in any case."""
-    return _drop_shard(keys, force=False, scheduled=False, revision=revision)
-
-
 def _shards_of(prefix: str, topic: str, stored: bytes | None) -> tuple[ShardKeys, ...]:
     """The shards of a stored policy, none where there is none."""
     return () if stored is None else Layout(prefix, topic, parse_topic(topic, stored).policy).ever
@@ -162,10 +157,8 @@ def _former(layout: Layout) -> list[ShardKeys]:
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop_shard(
-    keys: ShardKeys, *, force: bool, scheduled: bool, last: str = "", revision: int = -1
-) -> Call[list[int]]:
-    """Drops a shard; its limits too, if their revision is given, which ends the drop."""
+def drop_shard(keys: ShardKeys, *, force: bool, scheduled: bool, last: str = "", revision: int = -1) -> Call[list[int]]:
+    """Drops a shard; its limits up to a revision, too, if that is given, which ends the drop."""
     return script(
         *("drop", keys),
         decode=partial(numbers, count=3),

@@ -5,7 +5,7 @@ registry, under a new revision, then each shard, if that still holds what was re
 an earlier revision never replace those of a later one. Managers do the same for changes that were interrupted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lisa_common.errors import LisaError
@@ -32,10 +32,15 @@ def read_limits(keys: ShardKeys) -> Call[str]:
     return command("HGET", keys.of("door"), "limits", decode=lambda reply: text_of(reply or b""))
 
 
+def _limits_in(shards: Sequence[ShardKeys]) -> Flow[dict[ShardKeys, str]]:
+    limits: list[str] = yield [read_limits(keys) for keys in shards]
+    return dict(zip(shards, limits, strict=True))
+
+
 def wrong_shards(layout: Layout) -> Flow[list[ShardKeys]]:
     """Returns the shards of a topic whose limits differ from its policy."""
-    limits: list[str] = yield [read_limits(keys) for keys in layout.served]
-    return [keys for keys, stored in zip(layout.served, limits, strict=True) if stored != limits_of(layout, keys)]
+    limits = yield from _limits_in(layout.served)
+    return [keys for keys, stored in limits.items() if stored != limits_of(layout, keys)]
 
 
 def apply_limits(prefix: str, topic: str) -> Flow[None]:
@@ -57,19 +62,14 @@ def apply_limits(prefix: str, topic: str) -> Flow[None]:
 
 def write_limits(layout: Layout) -> Flow[None]:
     """Sets the limits of the shards of a layout that is not in the registry yet."""
-    limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
-    yield from _write(layout, dict(zip(layout.ever, limits, strict=True)))
+    yield from _write(layout, (yield from _limits_in(layout.ever)))
 
 
 def end_limits(layout: Layout) -> Flow[None]:
     """Removes the limits of a dropped topic, unless they are later: then the topic has been declared again."""
-    limits: list[str] = yield [read_limits(keys) for keys in layout.ever]
-    ended = {
-        keys: stored
-        for keys, stored in zip(layout.ever, limits, strict=True)
-        if stored and revision_of(stored) <= layout.policy.limits_revision
-    }
-    if ended:
+    limits = yield from _limits_in(layout.ever)
+    last = layout.policy.limits_revision
+    if ended := {keys: stored for keys, stored in limits.items() if stored and revision_of(stored) <= last}:
         yield [managing.set_door(keys, stored, "") for keys, stored in ended.items()]
 
 

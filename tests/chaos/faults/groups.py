@@ -20,7 +20,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_manager import resharding
 from lisa_manager.admin.groups.debts import read_groups
-from lisa_manager.admin.groups.drop import drop_group
+from lisa_manager.shard_groups import drop_group
 from support.stepping import Stepped
 
 _TIMEOUT_S = 5.0

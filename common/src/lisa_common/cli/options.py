@@ -12,13 +12,13 @@ import typer
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from lisa_common.cli.output import say
 from lisa_common.logs import configure_logging, event, is_json
 from lisa_common.settings import Settings
 
-__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "option", "set_parameters", "with_settings"]
+__all__ = ["JsonFlag", "YesFlag", "argument", "bounds_of", "flag_of", "option", "with_options", "with_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,19 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document, for p
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
+Complete = Callable[[typer.Context], list[str]]
+"""Completes values, as `completed_by` makes it."""
+
+
+def option(help: str, metavar: str | None = None, complete: Complete | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
     """An option whose help tells its default, if it has one."""
-    made: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
+    made: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False, autocompletion=complete)
+    return made
+
+
+def argument(help: str, metavar: str, complete: Complete | None = None) -> ArgumentInfo:  # noqa: A002 - as typer has it
+    """An argument whose help tells its default, if it has one."""
+    made: ArgumentInfo = typer.Argument(help=help, metavar=metavar, show_default=False, autocompletion=complete)
     return made
 
 
@@ -67,13 +77,38 @@ def with_settings(
             changed = {name: value for name, value in defaults.items() if name not in loaded.model_fields_set}
             command(settings=loaded.model_copy(update=changed), **values)
 
-        set_parameters(run, [*own, *options])
+        _set_parameters(run, [*own, *options])
         return run
 
     return decorate
 
 
-def set_parameters(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> None:
+def with_options(
+    parameter: str, options: Mapping[str, Any], make: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command options in place of a parameter, and passes it what `make` makes of their values, by name.
+
+    `options` has their annotations by name. Those that are not given are None.
+    """
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, kind, default=None, annotation=of) for name, of in options.items()]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command).parameters.values())
+        at = [each.name for each in own].index(parameter)
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            given = {name: values.pop(name) for name in options}
+            command(**{parameter: make(given)}, **values)
+
+        _set_parameters(run, [*own[:at], *parameters, *own[at + 1 :]])
+        return run
+
+    return decorate
+
+
+def _set_parameters(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> None:
     """Gives a command these parameters, as far as typer looks, which reads both the signature and the annotations."""
     by_name = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]

@@ -1,13 +1,16 @@
 """A program of commands. An expected error ends it with one line and an exit code, without a traceback."""
 
+import ast
 import errno
 import io
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, cast
 
 import typer
@@ -182,26 +185,32 @@ class LazyCommand(TyperCommand):
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - as in typer
         """The whole summary: lists of commands wrap it."""
-        return self.help or ""
+        return str(cast("Any", self.callback).summary())
 
 
-def add_commands(group: typer.Typer, package: str, summaries: Mapping[str, str]) -> None:
-    """Adds functions of modules, which are imported when one is used: `x.list_` as `list`, `x.run_now` as `run-now`.
-
-    Help lists `summaries` without the modules: by module and function, the docstring up to its first empty line. A test
-    compares the two.
-    """
-    for place, summary in summaries.items():
+def add_commands(group: typer.Typer, package: str, functions: str) -> None:
+    """Adds functions of modules, which are imported when one is used: `x.list_` as `list`, `x.run_now` as `run-now`."""
+    for place in functions.split():
         module, function = f"{package}.{place}".rsplit(".", 1)
         name = function.rstrip("_").replace("_", "-")
-        group.command(name, cls=LazyCommand, help=summary)(_finder(module, function))
+        group.command(name, cls=LazyCommand)(_finder(module, function))
 
 
 def _finder(module: str, function: str) -> Callable[[], Any]:
     def find() -> Any:
         return getattr(import_module(module), function)
 
+    find.summary = lambda: _summaries(module).get(function, "")  # type: ignore[attr-defined]
     return find
+
+
+@cache
+def _summaries(module: str) -> dict[str, str]:
+    """The docstrings of functions up to their first empty lines, from the source: the module may import much."""
+    loader: Any = getattr(find_spec(module), "loader", None)
+    tree = ast.parse(loader.get_source(module) or "")
+    docstrings = {each.name: ast.get_docstring(each) or "" for each in tree.body if isinstance(each, ast.FunctionDef)}
+    return {name: " ".join(text.partition("\n\n")[0].split()) for name, text in docstrings.items()}
 
 
 def new_program(name: str, purpose: str) -> typer.Typer:

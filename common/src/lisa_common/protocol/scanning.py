@@ -1,17 +1,24 @@
 """Reading a whole hash or sorted set page by page, so that no other client waits long."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.model.keys import KEY_TYPES, ShardKeys
+from lisa_common.model.keys import KEY_TYPES, ShardKeys, bytes_of
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.replies import pairs, rows
 from lisa_common.protocol.scripts import Arg
 
-__all__ = ["Scan", "scan"]
+__all__ = ["Scan", "literal", "scan"]
 
 _FIRST = b"0"
+_SPECIAL = re.compile(rb"([\\*?\[\]^-])")
+
+
+def literal(text: str) -> bytes:
+    """A pattern that matches this text alone, as part of a `match`."""
+    return _SPECIAL.sub(rb"\\\1", bytes_of(text))
 
 
 @dataclass(slots=True)

@@ -32,15 +32,15 @@ from lisa_manager.admin.schedules import changes, sends, states
 from lisa_manager.admin.schedules.changes import ImportedSchedules
 from lisa_manager.admin.schedules.sends import Backfilled
 from lisa_manager.admin.schedules.states import ScheduleState
-from lisa_manager.admin.topics import due_counts, history, memory, patterns, policies, reshard, status, traffic
+from lisa_manager.admin.topics import due_counts, history, memory, patterns, policies, status, traffic
 from lisa_manager.admin.topics.due_counts import DueCounts
 from lisa_manager.admin.topics.history import Sample
 from lisa_manager.admin.topics.patterns import Explained, PatternChange
 from lisa_manager.admin.topics.policies import Dropped
-from lisa_manager.admin.topics.reshard import ReshardResult
 from lisa_manager.admin.topics.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics.traffic import TopicTraffic
 from lisa_manager.queries import require_topic
+from lisa_manager.resharding import ReshardResult, reshard
 
 __all__ = ["AsyncAdmin"]
 
@@ -289,7 +289,7 @@ class AsyncAdmin(AsyncServerAdmin):
 
         Stored messages stay in their shards, and are delivered from there. Raises UnknownTopic and InvalidInput.
         """
-        return await self._run(reshard.reshard(self._prefix, topic, shards))
+        return await self._run(reshard(self._prefix, topic, shards))
 
     async def groups(self, topic: str) -> list[GroupDebt]:
         """The groups of a topic and what each owes, dropped groups that messages still name included.
@@ -351,21 +351,15 @@ class AsyncAdmin(AsyncServerAdmin):
         The value `DEFAULT` sets a field back. Returns whether anything changed. When the call returns, no tick of the
         former version follows. Raises InvalidInput before anything is written.
         """
-        flow = changes.set_schedule(self._topics, topic, name, fields)
-        change = await self._run(flow)
-        return change.changed
+        return await self._run(changes.set_schedule(self._topics, topic, name, fields))
 
     async def pause_schedule(self, topic: str, name: str) -> bool:
         """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
-        flow = changes.set_paused(self._topics, topic, name, paused=True)
-        change = await self._run(flow)
-        return change.changed
+        return await self._run(changes.set_paused(self._topics, topic, name, paused=True))
 
     async def resume_schedule(self, topic: str, name: str) -> bool:
         """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
-        flow = changes.set_paused(self._topics, topic, name, paused=False)
-        change = await self._run(flow)
-        return change.changed
+        return await self._run(changes.set_paused(self._topics, topic, name, paused=False))
 
     async def run_now(self, topic: str, name: str) -> str:
         """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""

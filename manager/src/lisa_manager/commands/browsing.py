@@ -44,38 +44,25 @@ def list_(
 ) -> None:
     """Lists messages of one state with their bodies, oldest first in each shard."""
     with opened(settings) as admin:
-        listing = _Listing(admin, topic, state, group, limit)
-        messages = iter(listing)
+        messages = _page_by_page(admin, topic, state, group=group, limit=min(limit, _PAGE))
         # The first page is read before anything is printed: it may raise.
-        found = chain([*islice(messages, 1)], messages)
+        found = islice(chain([*islice(messages, 1)], messages), limit)
         if json:
             print_json_list(map(_document, found))
-        else:
-            print_table(_COLUMNS, map(_row, found), nothing=f"no messages of {topic} are {state}")
-    if listing.more and not json:
-        say(f"there is more; --limit is {limit}", error=True)
+            return
+        print_table(_COLUMNS, map(_row, found), nothing=f"no messages of {topic} are {state}")
+        if next(messages, None):
+            say(f"there is more; --limit is {limit}", error=True)
 
 
-class _Listing:
-    """Messages page by page, up to a limit; then `more` says whether others are left."""
-
-    def __init__(self, admin: Admin, topic: str, state: str, group: str | None, limit: int) -> None:
-        self._admin = admin
-        self._place: Any = (topic, state)
-        self._group = group
-        self._left = limit
-        self.more = False
-
-    def __iter__(self) -> Iterator[ListedMessage]:
-        cursor: str | None = None
-        while self._left:
-            page = self._admin.messages(*self._place, group=self._group, limit=min(self._left, _PAGE), cursor=cursor)
-            yield from page.messages
-            self._left -= len(page.messages)
-            cursor = page.cursor
-            if cursor is None:
-                return
-        self.more = True
+def _page_by_page(admin: Admin, *place: Any, **options: Any) -> Iterator[ListedMessage]:
+    cursor: str | None = None
+    while True:
+        page = admin.messages(*place, **options, cursor=cursor)
+        yield from page.messages
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 def _row(message: ListedMessage) -> list[object]:

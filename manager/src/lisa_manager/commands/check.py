@@ -9,7 +9,7 @@ from lisa_common.cli.options import JsonFlag
 from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.program import EXIT_WRONG
 from lisa_manager import CheckReport, Finding, ManagerSettings
-from lisa_manager.commands.shared import admin_command, complete_topic, opened, progress_of, warn_of_missing_manager
+from lisa_manager.commands.shared import OneTopic, admin_command, opened, progress_of, warn_of_missing_manager
 
 __all__ = ["check_"]
 
@@ -18,10 +18,7 @@ _COLUMNS = tuple(map(Column, ("topic", "problem", "id", "group", "detail", "")))
 
 @admin_command
 def check_(
-    topic: Annotated[
-        str | None,
-        typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False, autocompletion=complete_topic),
-    ] = None,
+    topic: OneTopic = None,
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what is safe to repair.")] = False,
     json: JsonFlag = False,

@@ -1,15 +1,13 @@
 """`lisa-manager garbage list | summary | replay | purge`."""
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag, set_parameters
+from lisa_common.cli.options import JsonFlag, YesFlag, argument, option, with_options
 from lisa_common.cli.output import print_json, print_json_list, print_table, say, shown_moment
 from lisa_common.cli.parse import read_duration
 from lisa_common.cli.program import confirm
@@ -31,28 +29,9 @@ from lisa_manager.commands.shared import (
 
 __all__ = ["list_", "purge", "replay", "summary"]
 
-MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
+MessageIds = Annotated[list[str] | None, argument("These messages.", "[ID]...")]
 AllFlag = Annotated[bool, typer.Option("--all", help="All dead letters that the other options select.")]
-Reason = Annotated[
-    str | None,
-    typer.Option(metavar="REASON", help=f"Only copies that died for: {', '.join(REASONS)}.", show_default=False),
-]
-ErrorText = Annotated[
-    str | None,
-    typer.Option("--error", metavar="TEXT", help="Only copies whose error holds this text.", show_default=False),
-]
-Release = Annotated[
-    str | None,
-    typer.Option(metavar="RELEASE", help='Only copies that handlers of this release failed; "" for an unknown one.'),
-]
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Only copies that died within this time: 15m, 2h.", show_default=False),
-]
 TraceFlag = Annotated[bool, typer.Option("--trace", help="Show the stored tracebacks, too.")]
-OlderThan = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only copies that died longer ago: 30s, 15m, 7d.", show_default=False)
-]
 
 _BODIES = 20
 """Most bodies in memory at once."""
@@ -74,34 +53,25 @@ _CAUSES = (
 )
 
 
-_FILTER = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    for name, annotation in (
-        ("group", CopiesOfGroup),
-        ("reason", Reason),
-        ("error", ErrorText),
-        ("release", Release),
-        ("since", Since),
-        ("older_than", OlderThan),
-    )
-]
+_FILTER = {
+    "group": CopiesOfGroup,
+    "reason": Annotated[str | None, option(f"Only copies that died for: {', '.join(REASONS)}.", "REASON")],
+    "error": Annotated[str | None, option("Only copies whose error holds this text.", "TEXT")],
+    "release": Annotated[
+        str | None, option('Only copies that handlers of this release failed; "" for an unknown one.', "RELEASE")
+    ],
+    "since": Annotated[str | None, option("Only copies that died within this time: 15m, 2h.", "TIME")],
+    "older_than": Annotated[str | None, option("Only copies that died longer ago: 30s, 15m, 7d.", "TIME")],
+}
 
 
-def _with_filter(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options that select dead letters, and passes it `where`."""
-    own = list(inspect.signature(command).parameters.values())
-    at = next(position for position, parameter in enumerate(own) if parameter.name == "where")
+def _read_filter(chosen: dict[str, Any]) -> GarbageFilter:
+    times = {name: read_duration(name, chosen[name]) for name in ("since", "older_than") if chosen[name] is not None}
+    return GarbageFilter(**(chosen | times))
 
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        chosen = {parameter.name: given.pop(parameter.name) for parameter in _FILTER}
-        times = {
-            name: read_duration(name, chosen[name]) for name in ("since", "older_than") if chosen[name] is not None
-        }
-        command(where=GarbageFilter(**(chosen | times)), **given)
 
-    set_parameters(run, [*own[:at], *_FILTER, *own[at + 1 :]])
-    return run
+_with_filter = with_options("where", _FILTER, _read_filter)
+"""Gives a command the options that select dead letters, and passes it `where`."""
 
 
 @admin_command

@@ -3,10 +3,8 @@
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.options import JsonFlag, YesFlag, argument
 from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.program import Declined, confirm
 from lisa_common.errors import UnknownGroup
@@ -39,9 +37,7 @@ def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings
 @admin_command
 def drop(
     topic: TopicName,
-    group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="The group.", show_default=False, autocompletion=complete_group)
-    ],
+    group: Annotated[str, argument("The group.", "GROUP", complete_group)],
     *,
     force: ForceFlag = False,
     yes: YesFlag = False,
@@ -56,8 +52,13 @@ def drop(
         debt = next((debt for debt in admin.groups(topic) if debt.group == group), None)
         if debt is None:
             raise UnknownGroup(topic, check_name("group", group))
-        if not force:
-            _refuse(topic, debt)
+        if debt.reading and not force:
+            raise Declined(
+                f"{debt.reading} consumers of {topic} are reading in group {group} and would make it again; "
+                "stop them, or --force"
+            )
+        if debt.owes and not force:
+            raise Declined(f"group {group} of {topic} still owes ({_owing(debt)}); --force ends these copies")
         confirm(f"Drop group {group} of {topic} ({_owing(debt)})?", yes=yes)
         dropped = admin.drop_group(topic, group, force=force)
         if not dropped.done:
@@ -66,16 +67,6 @@ def drop(
         print_json({"topic": topic, "group": group, "ended": dropped.ended})
     else:
         say(f"dropped group {group} of {topic}, and ended {dropped.ended:,} copies of messages")
-
-
-def _refuse(topic: str, debt: GroupDebt) -> None:
-    if debt.reading:
-        raise Declined(
-            f"{debt.reading} consumers of {topic} are reading in group {debt.group} and would make it again; "
-            "stop them, or --force"
-        )
-    if debt.owes:
-        raise Declined(f"group {debt.group} of {topic} still owes ({_owing(debt)}); --force ends these copies")
 
 
 def _owing(debt: GroupDebt) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.options import JsonFlag, YesFlag, argument, option
 from lisa_common.cli.output import print_json, print_table, say, shown_moment
 from lisa_common.cli.parse import read_duration, read_headers, read_moment
 from lisa_common.cli.program import EXIT_WRONG, confirm
@@ -36,9 +36,9 @@ __all__ = ["abort", "cancel", "reschedule", "show"]
 
 _DONE = {CancelOutcome.CANCELLED, CancelOutcome.DELIVERED}
 
-MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message.", show_default=False)]
-SomeIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
-MessageIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The messages.", show_default=False)]
+MessageId = Annotated[str, argument("The message.", "ID")]
+SomeIds = Annotated[list[str] | None, argument("These messages.", "[ID]...")]
+MessageIds = Annotated[list[str], argument("The messages.", "ID...")]
 
 
 @admin_command
@@ -94,9 +94,7 @@ def _print(found: Found) -> None:
             *map(Column, ("group", "state")),
             Column("at", whole=True),
             Column("attempts", number=True),
-            Column("reason"),
-            Column("release"),
-            Column("error"),
+            *map(Column, ("reason", "release", "error")),
         )
         print_table(columns, map(_copy_row, found.copies))
         for copy in found.copies:
@@ -194,14 +192,11 @@ def cancel(
     ids: SomeIds = None,
     *,
     all_: Annotated[bool, typer.Option("--all", help="All waiting messages that the other options select.")] = False,
-    id_prefix: Annotated[str | None, typer.Option(metavar="TEXT", help="Only ids that begin so.")] = None,
+    id_prefix: Annotated[str | None, option("Only ids that begin so.", "TEXT")] = None,
     header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only messages with this header; repeat the option for more."),
+        list[str] | None, option("Only messages with this header; repeat the option for more.", "KEY=VALUE")
     ] = None,
-    due_before: Annotated[
-        str | None, typer.Option(metavar="MOMENT", help="Only messages due before: ISO 8601 with its zone.")
-    ] = None,
+    due_before: Annotated[str | None, option("Only messages due before: ISO 8601 with its zone.", "MOMENT")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count the messages that --all would cancel.")
     ] = False,
@@ -253,10 +248,8 @@ def reschedule(
     topic: TopicName,
     ids: MessageIds,
     *,
-    delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Due after this time: 250ms, 30s, 15m, 1h30m, 7d; 0 for now.")
-    ] = None,
-    at: Annotated[str | None, typer.Option(metavar="MOMENT", help="Due at this time: ISO 8601 with its zone.")] = None,
+    delay: Annotated[str | None, option("Due after this time: 250ms, 30s, 15m, 1h30m, 7d; 0 for now.", "TIME")] = None,
+    at: Annotated[str | None, option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.options import JsonFlag, argument, option
 from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.policy_fields import plain_name
 from lisa_common.cli.program import EXIT_WRONG, Declined
@@ -19,9 +19,7 @@ from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["drop", "explain", "list_", "set_"]
 
-Pattern = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="Names of topics, * for any text: 'orders.*'.", show_default=False)
-]
+Pattern = Annotated[str, argument("Names of topics, * for any text: 'orders.*'.", "PATTERN")]
 CapFlag = Annotated[bool, typer.Option("--cap", help="The bound that topics may not exceed, instead of their values.")]
 
 
@@ -42,10 +40,7 @@ def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
 def set_(
     *,
     pattern: Pattern,
-    priority: Annotated[
-        int | None,
-        typer.Option(metavar="NUMBER", help="Wins over lower ones; default 0, or as it was.", show_default=False),
-    ] = None,
+    priority: Annotated[int | None, option("Wins over lower ones; default 0, or as it was.", "NUMBER")] = None,
     cap: CapFlag = False,
     json: JsonFlag = False,
     changes: dict[str, Any],

@@ -1,14 +1,12 @@
 """Options of `topic set` and `policy set`, from the fields of a policy: durations are written as `--visibility 30s`."""
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, get_args
 
 import typer
 
-from lisa_common.cli.options import bounds_of, flag_of, set_parameters
+from lisa_common.cli.options import bounds_of, flag_of, with_options
 from lisa_common.cli.output import shown_exactly
 from lisa_common.cli.parse import read_duration
 from lisa_common.cli.policy_fields import MS, described, plain_name
@@ -29,23 +27,15 @@ def with_fields(
 
     The value `default` sets a field back. `other_names` are those of options that cannot be named as their fields.
     """
-    fields = {name: _option(name, other_names.get(name) or plain_name(name)) for name in names}
+    fields = {other_names.get(name) or plain_name(name): name for name in names}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
+    def read_changes(texts: dict[str, str | None]) -> dict[str, Any]:
+        return {fields[plain]: _read(fields[plain], text) for plain, text in texts.items() if text is not None}
 
-        @functools.wraps(command)
-        def run(**given: Any) -> None:
-            texts = {name: given.pop(option.name) for name, option in fields.items()}
-            command(changes={name: _read(name, text) for name, text in texts.items() if text is not None}, **given)
-
-        set_parameters(run, [*own, *fields.values()])
-        return run
-
-    return decorate
+    return with_options("changes", {plain: _option(name, plain) for plain, name in fields.items()}, read_changes)
 
 
-def _option(name: str, plain: str) -> inspect.Parameter:
+def _option(name: str, plain: str) -> Any:
     field = Policy.model_fields[name]
     text = described(name)
     # A duration is stored in ms, and written with its unit.
@@ -57,9 +47,7 @@ def _option(name: str, plain: str) -> inspect.Parameter:
         show_default=False,
         rich_help_panel="Policy",
     )
-    return inspect.Parameter(
-        plain, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    return Annotated[str | None, option]
 
 
 def _read(name: str, text: str) -> Any:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.options import JsonFlag, argument, option
 from lisa_common.cli.output import print_json, say
 from lisa_common.client.address import read_url
 from lisa_common.errors import InvalidInput, LisaError
@@ -31,22 +31,13 @@ Age = Annotated[
 
 @admin_command
 def acl(
-    role: Annotated[
-        RoleName | None,
-        typer.Argument(metavar="ROLE", help="Only this role."),
-    ] = None,
+    role: Annotated[RoleName | None, argument("Only this role.", "ROLE")] = None,
     *,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="Only these topics, except for managers; shop.* covers all that begin with shop.",
-        ),
+        option("Only these topics, except for managers; shop.* covers all that begin with shop.", "TOPIC"),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="The user's name; default: the prefix and the role.")
-    ] = None,
+    user: Annotated[str | None, option("The user's name; default: the prefix and the role.", "NAME")] = None,
     before_7_2: Age = None,
     preloaded: Annotated[
         bool, typer.Option("--preloaded", help="Only managers load scripts; all other roles use these.")
@@ -61,7 +52,9 @@ def acl(
     if user is not None and role is None:
         raise InvalidInput("user", user, "used with a ROLE")
     is_old = _is_before_7_2(settings) if before_7_2 is None else before_7_2
-    shared = _options(settings) | {"before_7_2": is_old, "preloaded": preloaded}
+    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
+    shared = {"select": bool(address.options.get("db")), "cluster": bool(address.nodes)}
+    shared |= {"before_7_2": is_old, "preloaded": preloaded}
     users = {}
     for each in [role] if role else RoleName:
         # Managers serve all topics.
@@ -83,9 +76,3 @@ def _is_before_7_2(settings: ManagerSettings) -> bool:
     except LisaError as error:
         say(f"warning: printed for Redis 7.2 and later, as the server did not say its version: {error}", error=True)
         return False
-
-
-def _options(settings: ManagerSettings) -> dict[str, bool]:
-    """The rules that the URL requires."""
-    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
-    return {"select": bool(address.options.get("db")), "cluster": bool(address.nodes)}

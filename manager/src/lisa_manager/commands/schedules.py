@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag, option
+from lisa_common.cli.options import JsonFlag, YesFlag, argument, option
 from lisa_common.cli.output import print_json, print_table, say, shown_duration, shown_exactly, shown_moment
 from lisa_common.cli.parse import read_headers, read_moment
 from lisa_common.cli.program import confirm
@@ -23,13 +23,8 @@ __all__ = ["backfill", "delete", "import_", "list_", "pause", "resume", "run_now
 
 _SHOWN_TICKS = 10
 
-Topic = Annotated[
-    str,
-    typer.Argument(metavar="TOPIC", help="Where its messages go.", show_default=False, autocompletion=complete_topic),
-]
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The schedule.", show_default=False, autocompletion=complete_schedule)
-]
+Topic = Annotated[str, argument("Where its messages go.", "TOPIC", complete_topic)]
+Name = Annotated[str, argument("The schedule.", "NAME", complete_schedule)]
 
 
 Text = str | None
@@ -239,7 +234,7 @@ def delete(
 
 @admin_command
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML; - for standard input.", show_default=False)],
+    file: Annotated[Path, argument("TOML; - for standard input.", "FILE")],
     *,
     prune: Annotated[list[str] | None, option("Delete its other schedules; * for all topics.", "TOPIC")] = None,
     json: JsonFlag = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lisa_common.cli.completion import completed_by
-from lisa_common.cli.options import with_settings
+from lisa_common.cli.options import argument, option, with_settings
 from lisa_common.cli.output import say
 from lisa_common.cli.program import EXIT_INTERRUPTED, EXIT_WRONG, interrupts_restored
 from lisa_common.cli.progress_bar import progress
@@ -20,6 +20,7 @@ from lisa_manager import Admin, BulkResult, ManagerSettings, OnProgress, StopBul
 
 __all__ = [
     "CopiesOfGroup",
+    "OneTopic",
     "TopicName",
     "admin_command",
     "complete_schedule",
@@ -71,19 +72,9 @@ def _workers(admin: Admin, _: str = "") -> list[str]:
 complete_topic, complete_group = _known(_topics), _known(_groups)
 complete_schedule, complete_worker = _known(_schedules), _known(_workers)
 
-TopicName = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, autocompletion=complete_topic)
-]
-
-CopiesOfGroup = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GROUP",
-        help='Only copies of this group; "" for no group.',
-        show_default=False,
-        autocompletion=complete_group,
-    ),
-]
+TopicName = Annotated[str, argument("The topic.", "TOPIC", complete_topic)]
+OneTopic = Annotated[str | None, argument("Only this topic.", "TOPIC", complete_topic)]
+CopiesOfGroup = Annotated[str | None, option('Only copies of this group; "" for no group.', "GROUP", complete_group)]
 
 
 @contextmanager

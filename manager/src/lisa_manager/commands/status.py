@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.program import EXIT_WRONG
 from lisa_common.escaping import shown
 from lisa_manager import ManagerSettings, TopicStatus
-from lisa_manager.commands.shared import admin_command, complete_topic, find_warnings, opened
+from lisa_manager.commands.shared import OneTopic, admin_command, find_warnings, opened
 from lisa_manager.commands.status_tables import DUE_IN, Rates, listings, unhealthy_first
 from lisa_manager.commands.watch import watch as watch_status
 
@@ -20,10 +21,7 @@ __all__ = ["status"]
 
 @admin_command
 def status(
-    topic: Annotated[
-        str | None,
-        typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False, autocompletion=complete_topic),
-    ] = None,
+    topic: OneTopic = None,
     *,
     watch: Annotated[
         float | None, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="Repeat after so many seconds.")
@@ -39,7 +37,7 @@ def status(
     """
     if watch is not None:
         with opened(settings) as admin:
-            watch_status(admin, topic, watch, show=_print, document=_document if json else None)
+            watch_status(admin, topic, watch, show=_print_rates if json else _print, json=json)
     with opened(settings) as admin:
         statuses = admin.status(topic)
         warnings = find_warnings(admin, topic)
@@ -59,6 +57,16 @@ def _report_damage(statuses: Sequence[TopicStatus]) -> None:
 
 def _document(status: TopicStatus) -> dict[str, Any]:
     return asdict(status) | {"due_in": dict(zip(DUE_IN, status.due_in, strict=True))}
+
+
+def _print_rates(statuses: Sequence[TopicStatus], rates: Rates) -> None:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    print_json(
+        [
+            _document(s) | {"at": at, "in_per_s": rates.added.get(s.topic), "out_per_s": rates.out(s.topic)}
+            for s in sorted(statuses, key=lambda status: status.topic)
+        ]
+    )
 
 
 def _print(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> None:

@@ -11,7 +11,7 @@ from lisa_common.cli.tables import in_shares, new_table
 from lisa_common.escaping import shown
 from lisa_manager import BUCKETS, TopicStatus
 
-__all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "problem_of", "sparkline", "unhealthy_first"]
+__all__ = ["DUE_IN", "Listing", "Rates", "fit", "listings", "sparkline", "unhealthy_first"]
 
 _NUMBERS = ("waiting", "ready", "delivered", "retry", "garbage")
 _COLUMNS = (Column("topic"), *(Column(name, number=True) for name in (*_NUMBERS, "late")))
@@ -57,11 +57,6 @@ class Listing:
     def table(self, width: int) -> Table:
         """The table for a screen of so many columns, each row on one line."""
         return new_table(self.columns, [list(map(shown, row)) for row in self.rows], width)
-
-
-def problem_of(status: TopicStatus) -> str:
-    """The problems of a topic, the worst first; "" for none."""
-    return ", ".join(status.problems)
 
 
 def unhealthy_first(statuses: Sequence[TopicStatus]) -> list[TopicStatus]:
@@ -117,7 +112,12 @@ def _of_topic(status: TopicStatus, rates: Rates | None, history: Sequence[Rates]
         return []
     topic = status.topic
     trends = [sparkline([each.added.get(topic) for each in history]), sparkline([each.out(topic) for each in history])]
-    return [_shown(rates.added.get(topic)), _shown(rates.out(topic)), *(trends if history else ()), problem_of(status)]
+    return [
+        _shown(rates.added.get(topic)),
+        _shown(rates.out(topic)),
+        *(trends if history else ()),
+        ", ".join(status.problems),
+    ]
 
 
 def _shown(rate: float | None) -> str:

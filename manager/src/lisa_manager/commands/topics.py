@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag, YesFlag
+from lisa_common.cli.options import JsonFlag, YesFlag, option
 from lisa_common.cli.output import print_json, print_table, say
 from lisa_common.cli.policy_fields import plain_name
 from lisa_common.cli.program import Declined, confirm
@@ -94,7 +94,7 @@ def _print_policy(topic: str, policy: Policy, *, json: bool) -> None:
 @admin_command
 def reshard(
     topic: TopicName,
-    shards: Annotated[int, typer.Option(metavar="NUMBER", help="The new number of shards.")],
+    shards: Annotated[int, option("The new number of shards.", "NUMBER")],
     *,
     json: JsonFlag = False,
     settings: ManagerSettings,

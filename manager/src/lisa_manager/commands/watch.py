@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from lisa_common.cli.output import print_json, say, shown_duration
+from lisa_common.cli.output import say, shown_duration
 from lisa_common.cli.program import EXIT_INTERRUPTED
 from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
 from lisa_common.escaping import shown
 from lisa_manager import Admin, TopicStatus, TopicTraffic
 from lisa_manager.commands.shared import find_warnings
-from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, problem_of, unhealthy_first
+from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, unhealthy_first
 
 __all__ = ["Reader", "Reading", "render", "watch"]
 
@@ -124,7 +124,7 @@ def render(reader: Reader, now: datetime, seconds: float, *, width: int, height:
     reading, complaint = reader.reading, reader.complaint(now)
     head = f"{now:%Y-%m-%d} {_clock(now)}  every {shown_duration(seconds * 1000)}"
     if reading is not None:
-        unhealthy = sum(1 for status in reading.statuses if problem_of(status))
+        unhealthy = sum(1 for status in reading.statuses if status.problems)
         head += f"  topics: {len(reading.statuses):,}, unhealthy: {unhealthy:,}"
     lines: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
     if complaint:
@@ -193,21 +193,14 @@ def watch(
     seconds: float,
     *,
     show: Callable[[Sequence[TopicStatus], Rates], None],
-    document: Callable[[TopicStatus], dict[str, Any]] | None,
+    json: bool,
 ) -> NoReturn:
-    """Shows the status until interrupted; without a terminal, or as JSON by `document`, one after another."""
+    """Shows the status until interrupted; without a terminal, or as JSON, by `show`, one after another."""
     console = Console()
     reader = Reader(admin, topic)
-
-    def show_json(statuses: Sequence[TopicStatus], rates: Rates) -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        in_order = sorted(statuses, key=lambda status: status.topic)
-        found = [(document(s), rates.added.get(s.topic), rates.out(s.topic)) for s in in_order] if document else []
-        print_json([fields | {"at": at, "in_per_s": added, "out_per_s": out} for fields, added, out in found])
-
     try:
-        if document is None and console.is_terminal:
+        if not json and console.is_terminal:
             _show(console, reader, seconds)
-        _print_again(reader, seconds, show_json if document else show, json=document is not None)
+        _print_again(reader, seconds, show, json=json)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli.columns import Column
-from lisa_common.cli.options import JsonFlag
+from lisa_common.cli.options import JsonFlag, argument, option
 from lisa_common.cli.output import print_json, print_table, say, shown_duration, shown_moment
 from lisa_common.cli.program import EXIT_WRONG
 from lisa_common.errors import UnknownWorker
@@ -23,22 +23,9 @@ from lisa_manager.commands.shared import (
 
 __all__ = ["drain", "list_", "pause", "resume", "show"]
 
-WorkerName = Annotated[
-    str,
-    typer.Argument(
-        metavar="WORKER", help="The name of the worker.", show_default=False, autocompletion=complete_worker
-    ),
-]
-WorkerNames = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="WORKER...", help="The names of workers.", show_default=False, autocompletion=complete_worker
-    ),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(metavar="GROUP", help="Its group, where workers of several groups have the name.", show_default=False),
-]
+WorkerName = Annotated[str, argument("The name of the worker.", "WORKER", complete_worker)]
+WorkerNames = Annotated[list[str], argument("The names of workers.", "WORKER...", complete_worker)]
+Group = Annotated[str | None, option("Its group, where workers of several groups have the name.", "GROUP")]
 
 _COLUMNS = (
     *map(Column, ("worker", "group", "status", "for")),
@@ -52,12 +39,8 @@ _MOST_TOPICS = 3
 @admin_command
 def list_(
     *,
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only workers that read this topic.", show_default=False)
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Only workers of this group.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, option("Only workers that read this topic.", "TOPIC")] = None,
+    group: Annotated[str | None, option("Only workers of this group.", "GROUP")] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:

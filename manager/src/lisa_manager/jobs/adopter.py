@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, InvalidInput
+from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import command
 from lisa_common.validation import MAX_NAME_LENGTH, check_name
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.queries import first_error
 from lisa_manager.shard_table import ShardTable
 
 __all__ = ["Adopter", "UnknownShards"]
@@ -92,10 +93,9 @@ class Adopter:
         shards = [keys for tag in tags if (keys := _parse_tag(self._table.prefix, tag))]
         asked = [(keys, name) for keys in shards for name in _CONTENTS]
         replies = await self._connection.execute_each([command("EXISTS", keys.of(name)) for keys, name in asked])
+        first_error(replies)
         used = set[ShardKeys]()
         for (keys, name), reply in zip(asked, replies, strict=True):
-            if isinstance(reply, OF_THE_SERVER):
-                raise reply
             if reply == 1:
                 used.add(keys)
                 if name == "schedules":

@@ -74,7 +74,6 @@ class DeadLetterer:
         )
         self._problems = ProblemLog(logger)
         self._progress: dict[str, _Progress] = {}
-        self.moved = 0
 
     async def turn(self) -> None:
         """Runs one turn over the shards that are due."""
@@ -134,7 +133,6 @@ class DeadLetterer:
         return count > 0
 
     def _count(self, shard: WatchedShard, moved: Moved) -> None:
-        self.moved += moved.moved
         if moved.moved:
             METRICS.count("lisa_dead_letters_moved_total", shard.keys.topic, by=moved.moved)
             logger.info(

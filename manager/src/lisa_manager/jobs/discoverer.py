@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import compress
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import PATTERNS, TOPIC_KEYS, history_key, topics_key
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
@@ -127,7 +127,8 @@ class Discoverer:
         """Repairs the effects of programs that still use the layout of a dropped topic.
 
         The topic was declared again with another layout. They may have sent to shards of the old layout only, and
-        closed shards of today as former ones. Returns whether nothing is left to repair.
+        closed shards of today as former ones. Returns whether nothing is left to repair. Raises LisaError where it
+        cannot.
         """
         elsewhere = [keys for keys in layout.served if keys not in declared.served]
         shared = [keys for keys in declared.shards if keys in layout.served]
@@ -141,20 +142,12 @@ class Discoverer:
         if not any(counts):
             return bool(now_ms - at_ms >= _GRACE_MS)
         tags = ", ".join(keys.tag for keys, count in zip((*elsewhere, *shared), counts, strict=True) if count)
-        try:
-            if await self._connection.run(restore_layout(layout)):
-                fields = event("shards_restored", topic=layout.topic, shards=tags)
-                text = "restored the shards of topic %s from before its drop, for %s"
-                logger.info(text, layout.topic, tags, extra=fields)
-                return True
-        except OF_THE_SERVER:
-            raise
-        except LisaError as error:
-            self._problems.report(f"drop of {layout.topic}", error, job="discover", topic=layout.topic)
-            return False
-        in_use = LisaError(f"former shards are still in use: {tags}")
-        self._problems.report(f"drop of {layout.topic}", in_use, job="discover", topic=layout.topic)
-        return False
+        if not await self._connection.run(restore_layout(layout)):
+            raise LisaError(f"former shards are still in use: {tags}")
+        fields = event("shards_restored", topic=layout.topic, shards=tags)
+        text = "restored the shards of topic %s from before its drop, for %s"
+        logger.info(text, layout.topic, tags, extra=fields)
+        return True
 
 
 def _count_shards(tags: Iterable[str]) -> list[tuple[str, int]]:

@@ -5,7 +5,6 @@ import time
 from typing import Final
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER
 from lisa_common.logs import event
 from lisa_common.model.sharding import Layout
 from lisa_manager.jobs.discoverer import Discoverer
@@ -37,16 +36,10 @@ class Drainer:
         self._since = {layout.topic: self._since_of(layout) for layout in layouts}
         for layout in layouts:
             may_move = time.monotonic() - self._since[layout.topic][1] >= _SETTLED_S
-            subject = f"drain of {layout.topic}"
-            try:
+            node = self._connection.node_of(layout.shards[0])
+            # One node of a Cluster may be away; the topics of the others are drained all the same.
+            with self._problems.watching(f"drain of {layout.topic}", node=node, job="drain", topic=layout.topic):
                 drained = await self._connection.run(close_former(layout.prefix, layout.topic, may_move=may_move))
-            except Exception as error:
-                # One node of a Cluster may be away; the topics of the others are drained all the same.
-                if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
-                    raise
-                self._problems.report(subject, error, job="drain", topic=layout.topic)
-            else:
-                self._problems.resolve(subject)
                 for count in drained:
                     fields = event("shards_drained", topic=layout.topic, count=count)
                     logger.info("drained %d former shards of topic %s", count, layout.topic, extra=fields)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.topics import history
@@ -40,8 +39,10 @@ _REST_S = 0.02
 class _Seen:
     """What a manager knows of a topic."""
 
-    fingerprint: Fingerprint
-    """As it was at the latest turn."""
+    tried_ms: int = 0
+    """The interval in which it was last to be sampled, whether or not it could be."""
+    fingerprint: Fingerprint | None = None
+    """As it was at the latest turn; None before the first."""
     is_still: bool = True
     """Whether what was last written holds until the fingerprint changes, except for the times of what waits."""
     content: str = ""
@@ -64,8 +65,6 @@ class HistoryWriter:
         self._keep_ms = round(settings.history_h * 3_600_000)
         self._lags: dict[str, Lags] = {}
         self._seen: dict[str, _Seen] = {}
-        self._tried_ms: dict[str, int] = {}
-        """The interval in which each topic was last to be sampled, whether or not it could be."""
         self._problems = ProblemLog(logger)
         self._layouts = layouts
 
@@ -90,22 +89,21 @@ class HistoryWriter:
         at_ms = now - now % self._interval_ms
         layouts = self._layouts()
         names = sorted(layouts)[:_MAX_TOPICS]
-        periodic = self._take_unchanged(names, at_ms)
+        self._seen = {name: self._seen.get(name) or _Seen() for name in names}
+        self._lags = {topic: lags for topic, lags in self._lags.items() if topic in self._seen}
+        periodic = self._take_unchanged(at_ms)
         for some in chunks([layouts[name] for name in names], _AT_ONCE):
             fingerprints = await self._connection.run(read_fingerprints(some))
             await self._sample([each for each in some if each.topic in fingerprints], fingerprints, periodic, at_ms)
             await asyncio.sleep(_REST_S)
-        self._seen = {topic: self._seen[topic] for topic in names if topic in self._seen}
-        self._tried_ms = {topic: self._tried_ms[topic] for topic in names if topic in self._tried_ms}
-        self._lags = {topic: self._lags[topic] for topic in names if topic in self._lags}
 
-    def _take_unchanged(self, names: Sequence[str], at_ms: int) -> set[str]:
+    def _take_unchanged(self, at_ms: int) -> set[str]:
         """The topics to sample in this turn even if they have not changed, those first that have waited longest."""
-        last = {name: self._tried_ms.get(name, 0) for name in names}
-        due = [name for name in names if at_ms - last[name] >= _UNCHANGED * self._interval_ms]
-        most = max(_FEWEST_UNCHANGED, -(-len(names) // _UNCHANGED))
-        chosen = sorted(due, key=lambda name: last[name])[:most]
-        self._tried_ms |= dict.fromkeys(chosen, at_ms)
+        due = [name for name, seen in self._seen.items() if at_ms - seen.tried_ms >= _UNCHANGED * self._interval_ms]
+        most = max(_FEWEST_UNCHANGED, -(-len(self._seen) // _UNCHANGED))
+        chosen = sorted(due, key=lambda name: self._seen[name].tried_ms)[:most]
+        for name in chosen:
+            self._seen[name].tried_ms = at_ms
         return set(chosen)
 
     async def _sample(
@@ -114,11 +112,11 @@ class HistoryWriter:
         """Samples those topics that have changed since the last turn, and `periodic`."""
         chosen = []
         for layout in layouts:
-            topic, fingerprint = layout.topic, fingerprints[layout.topic]
-            seen = self._seen.setdefault(topic, _Seen(fingerprint))
-            changed = seen.fingerprint != fingerprint or not seen.is_still or topic in self._lags
+            topic, fingerprint, seen = layout.topic, fingerprints[layout.topic], self._seen[layout.topic]
+            changed = seen.fingerprint not in {None, fingerprint} or not seen.is_still or topic in self._lags
             if changed or topic in periodic:
                 chosen.append(layout)
+                seen.tried_ms = at_ms
             if not changed:
                 seen.unchanged_ms = at_ms
             # Until the change is written.
@@ -126,17 +124,16 @@ class HistoryWriter:
         # One node of a Cluster may be away; the topics of the others are sampled all the same.
         statuses = (await self._connection.run(read_status_of(chosen, partial=True))) if chosen else []
         by_topic = {layout.topic: layout for layout in chosen}
-        self._tried_ms |= dict.fromkeys(by_topic, at_ms)
         sampled = [status for status in statuses if not status.damage]
         for status in sampled:
-            await self._write(by_topic[status.topic], at_ms, status)
+            await self._write(by_topic[status.topic], fingerprints[status.topic], at_ms, status)
         if sampled:
             await self._unlink_of_dropped([each.topic for each in sampled])
 
-    async def _write(self, layout: Layout, at_ms: int, status: TopicStatus) -> None:
+    async def _write(self, layout: Layout, fingerprint: Fingerprint, at_ms: int, status: TopicStatus) -> None:
         topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
         seen = self._seen[topic]
-        content = history.pack(status, seen.fingerprint)
+        content = history.pack(status, fingerprint)
         is_still = not (status.late_ms or status.ready or layout.policy.is_limited)
         is_repeated = seen.content == content and at_ms - seen.written_ms < _UNCHANGED * self._interval_ms
         if is_repeated and not lags.counts:
@@ -148,17 +145,12 @@ class HistoryWriter:
             contents = {seen.unchanged_ms: seen.content} | contents
         most = max(1, self._keep_ms // self._interval_ms)
         flow = history.write(self._prefix, topic, contents, lags, most=most, keep_ms=self._keep_ms)
-        stored = False
+        stored, node = False, self._connection.node_of(layout.shards[0])
         try:
-            stored = await self._connection.run(flow)
-        except LisaError as error:
-            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
-                raise
             # One node of a Cluster may be away, or another program has written this key.
-            self._problems.report(f"history of {topic}", error, job="history", topic=topic)
-        else:
-            self._problems.resolve(f"history of {topic}")
-            seen.content, seen.written_ms, seen.is_still = content, at_ms, is_still
+            with self._problems.watching(f"history of {topic}", node=node, job="history", topic=topic):
+                stored = await self._connection.run(flow)
+                seen.content, seen.written_ms, seen.is_still = content, at_ms, is_still
         finally:
             if not stored and lags.counts:
                 # They belong to the next sample then; more may have been noted meanwhile.
@@ -166,10 +158,6 @@ class HistoryWriter:
 
     async def _unlink_of_dropped(self, topics: Sequence[str]) -> None:
         """Deletes what was written of topics that were dropped since this manager looked for topics."""
-        try:
+        # Of a Cluster, only the registry's node may be away.
+        with self._problems.watching("history of dropped topics", job="history"):
             await self._connection.run(history.unlink_of_dropped(self._prefix, topics))
-        except LisaError as error:
-            # Of a Cluster, only the registry's node may be away.
-            self._problems.report("history of dropped topics", error, job="history")
-        else:
-            self._problems.resolve("history of dropped topics")

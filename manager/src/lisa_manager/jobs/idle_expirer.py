@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, UnknownTopic
+from lisa_common.errors import UnknownTopic
 from lisa_common.logs import event
 from lisa_common.model.keys import bytes_of, idle_key, text_of
 from lisa_common.model.policy import Policy
@@ -47,7 +48,6 @@ class IdleExpirer:
         self._due: dict[str, float] = {}
         self._policies: dict[str, Policy] = {}
         """The policy that each topic had at the last look: a changed one counts as use."""
-        self.dropped = 0
 
     async def turn(self) -> None:
         """Looks at the topics that are due. Raises an error of the server, where all topics are on one."""
@@ -69,7 +69,11 @@ class IdleExpirer:
         for layout in due:
             rest_s = (layout.policy.expire_idle_ms or 0) / 1000 / _LOOKS
             self._due[layout.topic] = now + min(max(rest_s, self._settings.housekeeping_s), _LONGEST_REST_S)
-            await self._look_safely(layout, since.get(layout.topic))
+            node = self._connection.node_of(layout.shards[0])
+            # One node of a Cluster may be away; the topics of the others expire all the same. An unknown topic was
+            # dropped by another manager or an operator.
+            with self._problems.watching(f"idle expiry of {layout.topic}", node=node), suppress(UnknownTopic):
+                await self._look(layout, since.get(layout.topic))
 
     async def _read_since(self) -> dict[str, int]:
         """Since when topics are unused, in ms. Forgets topics that no longer expire."""
@@ -80,21 +84,6 @@ class IdleExpirer:
             await self._connection.call(command("HDEL", key, *map(bytes_of, gone)))
         # A foreign value counts as none.
         return {name: int(value) for name, value in stored.items() if value.isdigit() and len(value) <= _DIGITS}
-
-    async def _look_safely(self, layout: Layout, since_ms: int | None) -> None:
-        subject = f"idle expiry of {layout.topic}"
-        try:
-            await self._look(layout, since_ms)
-        except UnknownTopic:
-            # Another manager or an operator has dropped it.
-            self._problems.resolve(subject)
-        except Exception as error:
-            # One node of a Cluster may be away; the topics of the others expire all the same.
-            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
-                raise
-            self._problems.report(subject, error)
-        else:
-            self._problems.resolve(subject)
 
     async def _look(self, layout: Layout, since_ms: int | None) -> None:
         use = await self._connection.run(read_use(layout))
@@ -112,7 +101,6 @@ class IdleExpirer:
         drop = drop_topic(layout.prefix, layout.topic, force=force, last=use.last, seen=layout.policy)
         dropped = await self._connection.run(drop)
         if dropped.done:
-            self.dropped += 1
             log = logger.warning if dropped.messages else logger.info
             log(
                 "dropped topic %s with %d messages: unused for %.0f s",

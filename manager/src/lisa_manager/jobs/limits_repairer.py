@@ -9,15 +9,12 @@ from lisa_common.model.sharding import Layout
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.queries import PAGE, chunks
 from lisa_manager.topic_limits import apply_limits, read_limits
 
 __all__ = ["LimitsRepairer"]
 
 logger = logging.getLogger(__name__)
-
-
-_AT_ONCE = 1_000
-"""Most shards in one round trip."""
 
 
 class LimitsRepairer:
@@ -35,8 +32,7 @@ class LimitsRepairer:
         """Runs one turn over these topics."""
         shards = [(layout, keys) for layout in self._changes.take() for keys in layout.served]
         wrong: dict[str, Layout] = {}
-        for start in range(0, len(shards), _AT_ONCE):
-            batch = shards[start : start + _AT_ONCE]
+        for batch in chunks(shards, PAGE):
             limits = await self._connection.execute_each([read_limits(keys) for _, keys in batch])
             for (layout, keys), stored in zip(batch, limits, strict=True):
                 if isinstance(stored, LisaError) or stored != limits_of(layout, keys):
@@ -45,15 +41,7 @@ class LimitsRepairer:
             if layout.topic not in wrong:
                 self._changes.end(layout)
         for layout in wrong.values():
-            await self._set(layout)
-
-    async def _set(self, layout: Layout) -> None:
-        subject = f"limits of {layout.topic}"
-        try:
-            await self._connection.run(apply_limits(layout.prefix, layout.topic))
-        except LisaError as error:
             # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
-            self._problems.report(subject, error)
-        else:
-            self._changes.end(layout)
-            self._problems.resolve(subject)
+            with self._problems.watching(f"limits of {layout.topic}"):
+                await self._connection.run(apply_limits(layout.prefix, layout.topic))
+                self._changes.end(layout)

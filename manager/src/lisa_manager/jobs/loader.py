@@ -23,16 +23,17 @@ class Loader:
 
     async def turn(self) -> None:
         """Loads all scripts if one is missing anywhere. Raises LisaError as the server answers."""
-        answers = await self._connection.survey([_exist()])
+        exist: Call[list[int]] = command("SCRIPT", "EXISTS", *(load(name).sha for name in SCRIPT_NAMES))
+        answers = await self._connection.survey([exist])
         for node, answer in answers.items():
-            exist = answer if isinstance(answer, LisaError) else answer[0]
-            if isinstance(exist, LisaError):
-                if isinstance(exist, AccessDenied):
-                    self._connection.refusals.note(Optional.SCRIPTS, exist)
+            found = answer if isinstance(answer, LisaError) else answer[0]
+            if isinstance(found, AccessDenied):
+                self._connection.refusals.note(Optional.SCRIPTS, found)
+            elif isinstance(found, LisaError):
                 # A node of a Cluster may be away; the next turn asks it again.
-                elif node == "" or not isinstance(exist, Unreachable):
-                    raise exist
-            elif not all(exist) and Optional.LOAD not in self._connection.refusals:
+                if node == "" or not isinstance(found, Unreachable):
+                    raise found
+            elif not all(found) and Optional.LOAD not in self._connection.refusals:
                 try:
                     await load_scripts(self._connection)
                 except AccessDenied as error:
@@ -40,7 +41,3 @@ class Loader:
                 else:
                     logger.info("loaded the scripts", extra=event("scripts_loaded"))
                 return
-
-
-def _exist() -> Call[list[int]]:
-    return command("SCRIPT", "EXISTS", *(load(name).sha for name in SCRIPT_NAMES))

@@ -1,7 +1,7 @@
 """The slot keeper: sees to it that no key stays blocked, whatever programs or damage have left behind."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,13 @@ from lisa_common.protocol.call import Call, command
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.queries import PAGE, chunks
 from lisa_manager.topic_limits import read_limits
 
 __all__ = ["SlotKeeper"]
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 1_000
-"""Most shards in one round trip."""
 _SHARE = 20
 """A turn looks at so many pages of a shard, unless something is wrong on one of them."""
 
@@ -53,8 +52,8 @@ class SlotKeeper:
         layouts = self._changes.take()
         self._passes = {keys: current for keys, current in self._passes.items() if self._is_served(keys)}
         shards = list({keys: None for layout in layouts for keys in layout.served} | dict.fromkeys(self._passes))
-        for start in range(0, len(shards), _AT_ONCE):
-            for keys, limits, has_slots in await self._look(shards[start : start + _AT_ONCE]):
+        for page in chunks(shards, PAGE):
+            for keys, limits, has_slots in await self._look(page):
                 await self._turn_to(keys, limits, has_slots=has_slots)
         # Only now: an error has the next turn look again.
         for layout in layouts:
@@ -75,7 +74,7 @@ class SlotKeeper:
         else:
             current.cursor, current.is_urgent = b"", False
 
-    async def _look(self, shards: list[ShardKeys]) -> list[tuple[ShardKeys, str, bool]]:
+    async def _look(self, shards: Sequence[ShardKeys]) -> list[tuple[ShardKeys, str, bool]]:
         """The limits of shards, and whether slots are taken or waited for there. Where that is unknown, they may be."""
         # The door, and not the policy: scripts go by it, and this manager may know a policy later.
         replies = await self._connection.execute_each([call for keys in shards for call in _calls(keys)])
@@ -86,8 +85,9 @@ class SlotKeeper:
         ]
 
     async def _tidy(self, keys: ShardKeys, current: _Pass) -> None:
-        subject, left = f"slots of {keys.tag}", _SHARE
-        try:
+        left = _SHARE
+        # A node of a Cluster may be away, or a key be of another type; the other topics are tidied.
+        with self._problems.watching(f"slots of {keys.tag}"):
             while left > 0 or current.is_urgent:
                 # One call for each page, so that the server comes to other programs in between.
                 current.cursor, count = await self._connection.call(
@@ -97,11 +97,6 @@ class SlotKeeper:
                 current.is_urgent = bool(current.cursor) and (current.is_urgent or count > 0)
                 if not current.cursor:
                     break
-        except LisaError as error:
-            # A node of a Cluster may be away, or a key be of another type; the other topics are tidied.
-            self._problems.report(subject, error)
-        else:
-            self._problems.resolve(subject)
 
 
 def _calls(keys: ShardKeys) -> Iterator[Call[Any]]:

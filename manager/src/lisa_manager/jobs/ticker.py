@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Definition, Mark
 from lisa_common.model.sharding import Layout
@@ -37,7 +37,7 @@ from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
-from lisa_manager.queries import chunks, require_topic
+from lisa_manager.queries import chunks, first_error, require_topic
 from lisa_manager.schedule_migration import migrate_schedules
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
@@ -142,8 +142,6 @@ class Ticker:
         self._scan_at = self._migrate_at = 0.0
         self._problems = ProblemLog(logger)
         self._metrics = ScheduleMetrics()
-        self.sent = 0
-        """Ticks sent so far."""
 
     async def turn(self) -> None:
         """Applies changes, and serves what is due until the next turn. Raises LisaError as the server answers."""
@@ -160,17 +158,11 @@ class Ticker:
         )
 
     async def _guarded(self, group: object, work: Callable[[], Awaitable[None]]) -> None:
-        subject = f"schedules of {group}"
+        node = self._connection.node_of(ShardKeys(self._table.prefix, ""))
         self._busy.add(group)
         try:
-            await work()
-        except LisaError as error:
-            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(ShardKeys(self._table.prefix, "")) is None:
-                # All schedules are at one server; the job reports it once.
-                raise
-            self._problems.report(subject, error, job="tick")
-        else:
-            self._problems.resolve(subject)
+            with self._problems.watching(f"schedules of {group}", node=node, job="tick"):
+                await work()
         finally:
             self._busy.discard(group)
 
@@ -221,7 +213,7 @@ class Ticker:
         """Reads the schedules of those topics again whose clock has moved."""
         flows = [_read(topic) for topic in topics]
         results = await self._connection.run(run_each(flows, width=_SCAN_PAGE))
-        _raise_of_server(results)
+        first_error(results)
         for topic, result in zip(topics, results, strict=True):
             if isinstance(result, LisaError):
                 self._fail(topic.layout.topic, result)
@@ -262,7 +254,7 @@ class Ticker:
         now_ms = group.clock.ms_at(began)
         flows = [send_page(each.home, each.definition, each.mark, now_ms) for each in page]
         results = await self._connection.run(run_each(flows))
-        _raise_of_server(results)
+        first_error(results)
         for each, result in zip(page, results, strict=True):
             if isinstance(result, LisaError):
                 self._fail(each.tag, result)
@@ -273,7 +265,6 @@ class Ticker:
         """Takes in what the server answered to ticks of a schedule, which were sent from `began` on."""
         self._problems.resolve(f"schedule {each.tag}")
         topic, name = each.topic.layout.topic, each.definition.schedule.name
-        self.sent += result.sent
         self._metrics.count(topic, name, sent=result.sent, skipped=result.skipped)
         if result.mark is None or result.mark.version != each.definition.version:
             # It was changed, or has moved. The next turn reads it again.
@@ -348,9 +339,3 @@ def _read(topic: _Topic) -> Flow[dict[str, _Watched | None] | None]:
             yield write_schedule(home.keys, name, text, before=definition, after=after, first=home.is_first)
     topic.home = home._replace(clock=clock)
     return read
-
-
-def _raise_of_server(results: Sequence[Any]) -> None:
-    for result in results:
-        if isinstance(result, OF_THE_SERVER):
-            raise result

@@ -2,36 +2,31 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import ParamSpec
 
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, TooManyGroups
 from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
 from lisa_common.model.sharding import Layout
+from lisa_common.protocol import groups, managing
 from lisa_common.protocol.call import Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_bool, check_callable
-from lisa_manager.admin.audit.missing_groups import complete_groups, missing_groups
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.queries import chunks, list_layouts, require_topic, stream_fields
+from lisa_manager.queries import GroupInfo, chunks, groups as groups_of, list_layouts, require_topic, stream_fields
 from lisa_manager.resharding import closed_shards, complete_reshard
-from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
 
 __all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_topics"]
 
+P = ParamSpec("P")
+
 _AT_ONCE = 50
 _LAST = b"18446744073709551615-18446744073709551615"
-_RESET: tuple[Step, ...] = (("reset", "", "", ""),)
+_OTHERWISE: tuple[Step, ...] = (("otherwise", "", "", ""),)
 """Marks a problem as repairable, though not by steps on a message."""
-_MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
-"""Stands for making a group, which is not a step on a message."""
-_SET: tuple[Step, ...] = (("limit", "door", "", ""),)
-"""Stands for setting limits, likewise."""
-_RESHARDED: tuple[Step, ...] = (("reshard", "closed", "", ""),)
-"""Stands for completing a reshard, likewise."""
-_TIDIED: tuple[Step, ...] = (("tidy", "slots", "", ""),)
-"""Stands for tidying slots, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +79,8 @@ def check_topics(
     findings: list[Finding] = []
     messages = undecided = 0
     for layout in layouts:
-        findings += yield from check_groups(layout, mend=mend)
-        findings += yield from check_limits(layout, mend=mend)
-        findings += yield from _check_open(layout, mend=mend)
+        for check_shards in (check_groups, check_limits, _check_open):
+            findings += yield from check_shards(layout, mend=mend)
     for done, keys in enumerate(shards, 1):
         report = yield from check(keys, mend=mend)
         findings += report.findings
@@ -96,15 +90,12 @@ def check_topics(
     return CheckReport(len(layouts), messages, tuple(findings), undecided)
 
 
-def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
-    """Audits a shard; `mend` also repairs it. Calls `progress` with the number of messages judged.
-
-    A shard that cannot be read is a finding.
-    """
+def check(keys: ShardKeys, *, mend: bool) -> Flow[Report]:
+    """Audits a shard; `mend` also repairs it. A shard that cannot be read is a finding."""
     report = Report()
     try:
         if (yield from _check_keys(keys, report, mend=mend)):
-            yield from _check_messages(keys, report, progress, mend=mend)
+            yield from _check_messages(keys, report, mend=mend)
             report.findings += yield from _check_slots(keys, mend=mend)
     except OF_THE_SERVER:
         raise
@@ -114,9 +105,14 @@ def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = la
 
 
 def _check_slots(keys: ShardKeys, *, mend: bool) -> Flow[list[Finding]]:
-    count = yield from tidy(keys, mend=mend)
-    detail = f"{count} slots of keys are held, or free, while they should not be"
-    return [Finding(keys.tag, Problem(Kind.SLOTS, "", NO_GROUP, detail, _TIDIED), mend)] if count else []
+    cursor, total = b"", 0
+    while True:
+        page: tuple[bytes, int] = yield managing.tidy_slots(keys, cursor, mend=mend)
+        cursor, total = page[0], total + page[1]
+        if not cursor:
+            break
+    detail = f"{total} slots of keys are held, or free, while they should not be"
+    return [Finding(keys.tag, Problem(Kind.SLOTS, "", NO_GROUP, detail, _OTHERWISE), mend)] if total else []
 
 
 def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
@@ -133,32 +129,30 @@ def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
 def _broken_keys(keys: ShardKeys) -> Flow[list[Problem]]:
     kinds: list[bytes] = yield [command("TYPE", key) for key in keys.all()]
     broken = [
-        Problem(Kind.DAMAGED, "", NO_GROUP, f"{name} must be a {KEY_TYPES[name]}; got a {text_of(kind)}", _RESET)
+        Problem(Kind.DAMAGED, "", NO_GROUP, f"{name} must be a {KEY_TYPES[name]}; got a {text_of(kind)}", _OTHERWISE)
         for name, kind in zip(KEY_TYPES, kinds, strict=True)
         if kind not in {b"none", KEY_TYPES[name].encode()}
     ]
     if kinds[TOPIC_KEYS.index("ready")] == b"stream" and (yield stream_fields(keys)).get("last-generated-id") == _LAST:
-        broken.append(Problem(Kind.DAMAGED, "", NO_GROUP, "its stream has used up its entry ids", _RESET))
+        broken.append(Problem(Kind.DAMAGED, "", NO_GROUP, "its stream has used up its entry ids", _OTHERWISE))
     return broken
 
 
-def _check_messages(keys: ShardKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:
+def _check_messages(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[None]:
     snapshot = yield from read_snapshot(keys)
     now: int = yield server_time()
     report.messages = sum(evidence.head is not None for evidence in snapshot.evidence.values())
     for name, member in snapshot.strangers:
         gone = mend and (yield forget_stranger(keys, name, member))
-        problem = Problem(Kind.FOREIGN, text_of(member), NO_GROUP, f"in {name}, but names no copy", _RESET)
+        problem = Problem(Kind.FOREIGN, text_of(member), NO_GROUP, f"in {name}, but names no copy", _OTHERWISE)
         report.findings.append(Finding(keys.tag, problem, gone))
     suspects = [p for p in snapshot.evidence.values() if audit(p, snapshot.groups, now)]
-    progress(len(snapshot.evidence) - len(suspects))
     for batch in chunks(suspects, _AT_ONCE):
         # Each look reads all entries since the snapshot: on a busy topic they would soon be thousands.
         yield from read_entries(keys, snapshot)
         looks: list[Look] = yield [look(keys, suspect, snapshot.last) for suspect in batch]
         for looked in looks:
             yield from _judge(keys, looked, now, report, mend=mend)
-        progress(len(batch))
 
 
 def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:
@@ -173,78 +167,83 @@ def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: boo
     report.findings += [Finding(keys.tag, problem, mended and bool(problem.steps)) for problem in problems]
 
 
+def _unless_damaged(check_shards: Callable[P, Flow[list[Finding]]]) -> Callable[P, Flow[list[Finding]]]:
+    """Finds nothing where a shard is damaged, as the check of the shard says so, or the topic was dropped meanwhile."""
+
+    @wraps(check_shards)
+    def run(*args: P.args, **options: P.kwargs) -> Flow[list[Finding]]:
+        try:
+            return (yield from check_shards(*args, **options))
+        except OF_THE_SERVER:
+            raise
+        except LisaError:
+            return []
+
+    return run
+
+
+@_unless_damaged
 def check_limits(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     """Finds shards whose limits differ from the policy, and sets them if told to.
 
     A change of the policy is not everywhere at once. So this reports limits only if they differ at a second look.
     """
-    try:
-        suspects = yield from wrong_shards(layout)
-        if suspects:
-            layout = yield from require_topic(layout.prefix, layout.topic)
-            suspects = [keys for keys in (yield from wrong_shards(layout)) if keys in suspects]
-        if mend and suspects:
-            yield from apply_limits(layout.prefix, layout.topic)
-    except OF_THE_SERVER:
-        raise
-    except LisaError:
-        # The topic was dropped meanwhile, or a shard is damaged; the check of the shard reports that.
-        return []
+    suspects = yield from wrong_shards(layout)
+    if suspects:
+        layout = yield from require_topic(layout.prefix, layout.topic)
+        suspects = [keys for keys in (yield from wrong_shards(layout)) if keys in suspects]
+    if mend and suspects:
+        yield from apply_limits(layout.prefix, layout.topic)
     detail = "what may become ready is not limited as the policy says"
-    return [Finding(keys.tag, Problem(Kind.LIMITS, "", NO_GROUP, detail, _SET), mend) for keys in suspects]
+    return [Finding(keys.tag, Problem(Kind.LIMITS, "", NO_GROUP, detail, _OTHERWISE), mend) for keys in suspects]
 
 
+@_unless_damaged
 def _check_open(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     """Finds current shards that are closed to new messages, and completes the reshard if told to.
 
     A reshard closes shards once the registry names others. So these shards are current after they were seen closed.
     """
-    try:
-        suspects = yield from closed_shards(layout)
-        if not suspects:
-            return []
-        layout = yield from require_topic(layout.prefix, layout.topic)
-        suspects = [keys for keys in suspects if keys in layout.shards]
-        mended = mend and bool(suspects) and (yield from _complete_reshard(layout))
-    except OF_THE_SERVER:
-        raise
-    except LisaError:
-        # The topic was dropped meanwhile, or is damaged; the check of the shard reports that.
+    suspects = yield from closed_shards(layout)
+    if not suspects:
         return []
+    layout = yield from require_topic(layout.prefix, layout.topic)
+    suspects = [keys for keys in suspects if keys in layout.shards]
+    try:
+        mended = mend and bool(suspects) and (yield from complete_reshard(layout))
+    except InvalidInput:
+        # The limits of the topic allow no such layout.
+        mended = False
     detail = "takes no new messages, and the registry names no shards that do"
-    steps = _RESHARDED if mended or not mend else ()
+    steps = _OTHERWISE if mended or not mend else ()
     return [Finding(keys.tag, Problem(Kind.CLOSED, "", NO_GROUP, detail, steps), mended) for keys in suspects]
 
 
-def _complete_reshard(layout: Layout) -> Flow[bool]:
-    try:
-        return (yield from complete_reshard(layout))
-    except InvalidInput:
-        # The limits of the topic allow no such layout.
-        return False
-
-
+@_unless_damaged
 def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     """Finds groups that some shards of a topic lack; `mend` makes them there.
 
     While a group is being made or dropped, it exists in some shards only. So this reports a group only if it is still
     missing at a second look.
     """
+    suspects = {*(yield from _missing_groups(layout))}
+    missing = [each for each in (yield from _missing_groups(layout)) if each in suspects] if suspects else []
     try:
-        suspects = yield from missing_groups(layout)
-        missing = (yield from missing_groups(layout)) if suspects else {}
-    except OF_THE_SERVER:
-        raise
-    except LisaError:
-        # A shard is damaged; the check of the shard reports it.
-        return []
-    lacking = [(keys, name) for name, shards in missing.items() for keys in shards if keys in suspects.get(name, ())]
-    try:
-        if mend and lacking:
-            yield from complete_groups(layout)
+        for name in dict.fromkeys(name for name, _ in missing if mend):
+            # There it reads what becomes ready from now on, as what is ready may belong to other groups only. A shard
+            # without groups gives its first one that, too.
+            yield from groups.join([layout], name)
     except TooManyGroups:
         mend = False
+    detail = "other shards of the topic have it"
     return [
-        Finding(keys.tag, Problem(Kind.MISSING_GROUP, "", name, "other shards of the topic have it", _MADE), mend)
-        for keys, name in lacking
+        Finding(keys.tag, Problem(Kind.MISSING_GROUP, "", name, detail, _OTHERWISE), mend) for name, keys in missing
     ]
+
+
+def _missing_groups(layout: Layout) -> Flow[list[tuple[str, ShardKeys]]]:
+    """Groups by name, each with the shards that lack it while others have it."""
+    known: list[list[GroupInfo]] = yield [groups_of(keys) for keys in layout.served]
+    having = {keys: {group.name for group in of_shard} for keys, of_shard in zip(layout.served, known, strict=True)}
+    names = sorted(set().union(*having.values()))
+    return [(name, keys) for name in names for keys in having if name not in having[keys]]

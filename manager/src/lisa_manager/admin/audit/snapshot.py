@@ -16,7 +16,7 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.scanning import Scan, scan
 from lisa_manager.admin.audit.evidence import Copy, Evidence, GroupState
 from lisa_manager.admin.audit.problem import Step
-from lisa_manager.queries import PAGE, GroupInfo, entries, groups
+from lisa_manager.queries import PAGE, GroupInfo, entries, groups, pending
 
 __all__ = ["Look", "Snapshot", "forget_stranger", "look", "read_entries", "read_snapshot", "repair"]
 
@@ -112,25 +112,17 @@ def read_entries(keys: ShardKeys, snapshot: Snapshot) -> Flow[None]:
 def _read_groups(keys: ShardKeys, snapshot: Snapshot) -> Flow[None]:
     known: list[GroupInfo] = yield groups(keys)
     for group in known:
-        pending = yield from _pending(keys, group.name)
-        snapshot.groups[group.name] = GroupState(group.last, frozenset(pending))
+        entry_ids = yield from _pending(keys, group.name)
+        snapshot.groups[group.name] = GroupState(group.last, frozenset(entry_ids))
 
 
 def _pending(keys: ShardKeys, group: str) -> Flow[list[str]]:
-    pending: list[str] = []
-
-    def decode(reply: Any) -> list[str]:
-        # The group may have been dropped meanwhile.
-        return [] if isinstance(reply, Exception) else [row[0].decode() for row in reply]
-
+    entry_ids: list[str] = []
     while True:
-        start = f"({pending[-1]}" if pending else "-"
-        page: list[str] = yield command(
-            "XPENDING", keys.of("ready"), bytes_of(group), start, "+", PAGE, decode=decode, takes_errors=True
-        )
-        pending += page
+        page: list[Any] = yield pending(keys, group, f"({entry_ids[-1]}" if entry_ids else "-")
+        entry_ids += [row[0].decode() for row in page]
         if len(page) < PAGE:
-            return pending
+            return entry_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +193,17 @@ def _read_look(id: str, facts: list[Any]) -> tuple[Evidence, dict[str, GroupStat
         copy.failed, copy.failure = failure is not None, read_failure(failure)
     group_names = [text_of(name) for name in names]
     last = dict.fromkeys(group_names, _START)
-    pending: dict[str, set[str]] = {name: set() for name in group_names}
+    held: dict[str, set[str]] = {name: set() for name in group_names}
     for name, values, states in stream:
         entry = entry_of(name, values)
         evidence.entries.append(entry)
         for group, state in zip(group_names, states, strict=True):
             if state == b"pending":
-                pending[group].add(entry.entry)
+                held[group].add(entry.entry)
             if state != b"undelivered":
                 # The group's last delivery matters only if it is among these entries.
                 last[group] = max(last[group], entry.entry, key=entry_place)
-    return evidence, {name: GroupState(last[name], frozenset(pending[name])) for name in group_names}
+    return evidence, {name: GroupState(last[name], frozenset(held[name])) for name in group_names}
 
 
 def _names(value: bytes) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from lisa_common.validation import Duration, check_bool, check_callable, check_i
 from lisa_manager.admin.garbage import shard
 from lisa_manager.admin.garbage.shard import REASONS, DeadLetter, Pages, Selector, read_merged
 from lisa_manager.admin.groups.debts import require_group
-from lisa_manager.queries import require_topic
+from lisa_manager.queries import chunks, require_topic
 
 __all__ = [
     "ALL_GARBAGE",
@@ -235,7 +235,7 @@ class _Bulk:
                 self._report(done, max(total, done))
 
     def _work(self, keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[None]:
-        for batch in shard.batches(letters):
+        for batch in chunks(letters, shard.AT_ONCE):
             self.outcomes.update((yield from self.verb(keys, batch)))
 
     def _report(self, done: int, total: int) -> None:

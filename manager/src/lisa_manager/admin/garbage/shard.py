@@ -10,9 +10,9 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_manager.queries import PAGE, chunks, groups, scored
 
-__all__ = ["REASONS", "DeadLetter", "Pages", "Selector", "batches", "count", "named", "purge", "read_merged", "replay"]
+__all__ = ["AT_ONCE", "REASONS", "DeadLetter", "Pages", "Selector", "count", "named", "purge", "read_merged", "replay"]
 
-_AT_ONCE = 200
+AT_ONCE = 200
 """Most dead letters in one script call."""
 
 _UNKNOWN = "unknown"
@@ -208,8 +208,3 @@ def purge(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
 def _as_read(letters: Sequence[DeadLetter]) -> tuple[list[str], list[int]]:
     """What the scripts compare: a letter that was replayed and has died again since may not be selected."""
     return [letter.copy for letter in letters], [letter.died_ms for letter in letters]
-
-
-def batches(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
-    """The dead letters in order, as many at a time as one script call takes."""
-    return chunks(letters, _AT_ONCE)

@@ -12,7 +12,7 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.groups import join
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_bool, check_name
-from lisa_manager.admin.groups import drop
+from lisa_manager import shard_groups
 from lisa_manager.admin.groups.backlog import Backlog, read_backlogs
 from lisa_manager.queries import PAGE, GroupInfo, consumers, group_names, groups, require_topic
 
@@ -77,7 +77,7 @@ def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[Drop
     if not force and any(debt.owes for debt in (yield from read_groups(layout)) if debt.group == group):
         return DroppedGroup(done=False, ended=0)
     # Also where it is gone: a drop that was interrupted may have left copies.
-    ended = yield from drop.drop_group(layout, group, force=force)
+    ended = yield from shard_groups.drop_group(layout, group, force=force)
     if ended == 0 and group not in known:
         raise UnknownGroup(topic, group)
     return DroppedGroup(ended is not None, ended or 0)

@@ -31,24 +31,23 @@ def id_list(ids: Sequence[str]) -> list[str]:
 
 def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
     """Everything known about a message; None if nothing is known."""
-    check_id(id)
-    layout = yield from require_topic(prefix, topic)
-    for keys in layout.homes(id):
-        found: Found | None = yield producing.find(keys, id)
-        if found is not None:
-            return found
-    return None
+    return (yield from _ask_homes(prefix, topic, id, producing.find, None))
 
 
 def abort(prefix: str, topic: str, id: str) -> Flow[AbortOutcome]:
     """Aborts the deliveries of a message."""
+    return (yield from _ask_homes(prefix, topic, id, abort_in, AbortOutcome.UNKNOWN))
+
+
+def _ask_homes(prefix: str, topic: str, id: str, call: Callable[[ShardKeys, str], Call[T]], unknown: T) -> Flow[T]:
+    """Asks the shards that may have a message, until one knows it."""
     check_id(id)
     layout = yield from require_topic(prefix, topic)
     for keys in layout.homes(id):
-        outcome: AbortOutcome = yield abort_in(keys, id)
-        if outcome is not AbortOutcome.UNKNOWN:
-            return outcome
-    return AbortOutcome.UNKNOWN
+        answer: T = yield call(keys, id)
+        if answer != unknown:
+            return answer
+    return unknown
 
 
 def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Record]]:

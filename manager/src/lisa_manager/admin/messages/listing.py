@@ -23,7 +23,7 @@ from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_bool, check_int, check_name
 from lisa_manager.admin.groups.debts import require_group
 from lisa_manager.admin.messages.page_order import PageSegment, Place, read_cursor, remaining, segments_of, write_cursor
-from lisa_manager.queries import entries, require_topic
+from lisa_manager.queries import entries, pending, require_topic
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 
@@ -45,9 +45,9 @@ class ListedMessage:
     """None for a waiting message, and for one that no group has."""
     at_ms: int
     """When it is or was due; of garbage, when it died."""
-    record: Record | None
+    record: Record | None = None
     """Body, headers and limits. None where the record is gone, cancelled or unreadable."""
-    failure: Failure | None
+    failure: Failure | None = None
     """The last failure of this copy."""
     consumer: str | None = None
     """The consumer that holds a delivered message."""
@@ -185,29 +185,18 @@ def _read_ready(segment: PageSegment, place: Place, budget: _Budget) -> _Read:
     group = segment.group.name if segment.group else None
     # Each retry is for one group; an entry without an id is from another program.
     own = [_Pending(entry) for entry in stream if entry.id and (group is None or entry.group in {None, group})]
-    listed, rest = yield from _with_records(segment.keys, State.READY, group, own, budget)
-    if rest is None:
-        rest = [stream[-1].entry] if len(stream) == budget.messages else None
-    return listed, rest
+    rest = [stream[-1].entry] if len(stream) == budget.messages else None
+    return (yield from _with_records(segment.keys, State.READY, group, own, budget, rest=rest))
 
 
 def _read_delivered(keys: ShardKeys, group: str, place: Place, budget: _Budget) -> _Read:
-    def decode(reply: Any) -> list[Any]:
-        # The group may have been dropped meanwhile.
-        return [] if isinstance(reply, Exception) else reply
-
-    start = f"({place[0]}" if place else "-"
-    rows: list[Any] = yield command(
-        *("XPENDING", keys.of("ready"), bytes_of(group), start, "+", budget.messages), decode=decode, takes_errors=True
-    )
+    rows: list[Any] = yield pending(keys, group, f"({place[0]}" if place else "-", count=budget.messages)
     if not rows:
         return [], None
     stream: list[Entry] = yield [_entry(keys, row[0]) for row in rows]
     held = [_Pending(e, row[1].decode("utf-8", "replace"), row[2]) for e, row in zip(stream, rows, strict=True) if e.id]
-    listed, rest = yield from _with_records(keys, State.DELIVERED, group, held, budget)
-    if rest is None:
-        rest = [rows[-1][0].decode()] if len(rows) == budget.messages else None
-    return listed, rest
+    rest = [rows[-1][0].decode()] if len(rows) == budget.messages else None
+    return (yield from _with_records(keys, State.DELIVERED, group, held, budget, rest=rest))
 
 
 def _entry(keys: ShardKeys, name: bytes) -> Call[Entry]:
@@ -218,21 +207,21 @@ def _entry(keys: ShardKeys, name: bytes) -> Call[Entry]:
 
 
 def _with_records(
-    keys: ShardKeys, state: State, group: str | None, pending: Sequence[_Pending], budget: _Budget
+    keys: ShardKeys, state: State, group: str | None, items: Sequence[_Pending], budget: _Budget, *, rest: Place | None
 ) -> _Read:
-    """The messages of entries, as many as the budget allows, and where the list continues if these are not all."""
-    if not pending:
-        return [], None
-    ids = [item.entry.id or "" for item in pending]
+    """The messages of entries, as many as the budget allows, and where the list continues: at `rest` behind all."""
+    if not items:
+        return [], rest
+    ids = [item.entry.id or "" for item in items]
     copies = [bytes_of(copy_of(group or "", id)) for id in ids]
     records, failures = yield [
         fetch_within(keys, ids, most_bytes=max(1, budget.bytes), least=1),
         command("HMGET", keys.of("failures"), *copies, decode=lambda reply: byte_values(reply, len(copies))),
     ]
     if isinstance(records, str):
-        return [_listed(state, group, item, unreadable=records) for item in pending], None
+        return [_listed(state, group, item, unreadable=records) for item in items], rest
     listed = []
-    for item, data, failure in zip(pending, records, failures, strict=False):
+    for item, data, failure in zip(items, records, failures, strict=False):
         head = read_head(data) if data is not None else None
         is_current = head is not None and head.is_of(item.entry.due_ms) and not head.cancelled
         if not is_current and state is State.READY:
@@ -240,12 +229,10 @@ def _with_records(
             continue
         record, unreadable = read_record(data if is_current else None)
         listed.append(_listed(state, group, item, record=record, failure=read_failure(failure), unreadable=unreadable))
-    return listed, [pending[len(records) - 1].entry.entry] if len(records) < len(pending) else None
+    return listed, [items[len(records) - 1].entry.entry] if len(records) < len(items) else rest
 
 
 def _listed(state: State, group: str | None, item: _Pending, **details: Any) -> ListedMessage:
-    at_ms = item.entry.at_ms or item.entry.due_ms
-    facts: dict[str, Any] = {"record": None, "failure": None} | details
-    return ListedMessage(
-        item.entry.id or "", state, group, at_ms, consumer=item.consumer, idle_ms=item.idle_ms, **facts
-    )
+    entry, consumer, idle_ms = item
+    at_ms = entry.at_ms or entry.due_ms
+    return ListedMessage(entry.id or "", state, group, at_ms, consumer=consumer, idle_ms=idle_ms, **details)

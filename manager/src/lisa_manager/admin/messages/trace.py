@@ -1,20 +1,17 @@
 """Follows the dead copies of a message into other topics, by their ids."""
 
-import re
 from dataclasses import dataclass
 
 from lisa_common.model.death import stems_from
-from lisa_common.model.keys import ShardKeys, bytes_of, text_of
+from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Found
-from lisa_common.protocol.scanning import scan
+from lisa_common.protocol.scanning import literal, scan
 from lisa_common.validation import check_id
 from lisa_manager.queries import PAGE, list_layouts, require_topic
 
 __all__ = ["Hop", "trace"]
-
-_GLOB = re.compile(r"([\\*?\[\]^-])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ def trace(prefix: str, topic: str, id: str) -> Flow[tuple[Hop, ...]]:
 
 
 def _find_ids(keys: ShardKeys, source: str, id: str) -> Flow[set[str]]:
-    pattern = bytes_of("{}/*{}[@#]*".format(*(_GLOB.sub(r"\\\1", text) for text in (source, id))))
+    pattern = literal(source) + b"/*" + literal(id) + b"[@#]*"
     ids = set[str]()
     for name in ("messages", "finished"):
         pages = scan(keys, name, count=PAGE, match=pattern)

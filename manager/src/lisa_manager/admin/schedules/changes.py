@@ -49,8 +49,8 @@ class ImportedSchedules:
     deleted: tuple[str, ...]
 
 
-def set_schedule(topics: Topics, topic: str, name: str, changes: Mapping[str, Any]) -> Flow[Change]:
-    """Sets fields of a schedule; makes it if it does not exist."""
+def set_schedule(topics: Topics, topic: str, name: str, changes: Mapping[str, Any]) -> Flow[bool]:
+    """Sets fields of a schedule; makes it if it does not exist. Returns whether anything changed."""
     check_name("topic", topic)
     check_name("schedule", name)
     fields = stored_fields(changes, DEFAULT)
@@ -63,7 +63,7 @@ def set_schedule(topics: Topics, topic: str, name: str, changes: Mapping[str, An
         schedule.check_future(now_ms, before.schedule if before else None)
         return schedule
 
-    return (yield from change(topics, topic, name, changed))
+    return (yield from change(topics, topic, name, changed)).changed
 
 
 def _without_other_rhythm(old: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,14 +73,14 @@ def _without_other_rhythm(old: dict[str, Any], fields: Mapping[str, Any]) -> dic
     return {name: value for name, value in old.items() if name not in gone}
 
 
-def set_paused(topics: Topics, topic: str, name: str, *, paused: bool) -> Flow[Change]:
-    """Pauses or resumes a schedule. Raises UnknownSchedule."""
+def set_paused(topics: Topics, topic: str, name: str, *, paused: bool) -> Flow[bool]:
+    """Pauses or resumes a schedule. Returns whether that changed it. Raises UnknownSchedule."""
     check_name("schedule", name)
 
     def changed(before: Definition | None, _: int) -> Schedule:
         return existing_schedule(before, topic, name).model_copy(update={"paused": paused})
 
-    return (yield from change(topics, topic, name, changed))
+    return (yield from change(topics, topic, name, changed)).changed
 
 
 def delete_schedule(topics: Topics, topic: str, name: str) -> Flow[None]:

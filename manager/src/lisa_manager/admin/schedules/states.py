@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
-from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, UnknownSchedule
+from lisa_common.errors import InvalidInput, LisaError, UnknownSchedule
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rhythm import explain_cron, recent_start
 from lisa_common.model.schedule import Definition, Mark, Schedule
@@ -11,16 +11,14 @@ from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import next_due_ms
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import Topics, read_registry
+from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import get_definition, get_mark, marks_in, names_in, read_definitions
 from lisa_common.protocol.scheduling import find_home
 from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
+from lisa_manager.queries import PAGE, chunks, first_error, list_layouts
 
 __all__ = ["ScheduleState", "existing_schedule", "list_schedules", "read_schedule"]
-
-_PAGE = 1_000
-"""Most topics, or schedules of one, in one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +80,19 @@ def _shown_ms(ms: int) -> str:
 
 def list_schedules(topics: Topics, topic: str | None = None) -> Flow[list[ScheduleState]]:
     """All schedules by topic and name, or those of one topic."""
-    if topic is not None:
-        layouts = [(yield from topics.resolve(topic))]
-    else:
-        layouts = [
-            Layout(topics.prefix, name, each.policy) for name, each in (yield from read_registry(topics.prefix)).items()
-        ]
+    layouts = (yield from list_layouts(topics.prefix)) if topic is None else [(yield from topics.resolve(topic))]
     found = list[Layout]()
-    for at in range(0, len(layouts), _PAGE):
-        page = layouts[at : at + _PAGE]
+    for page in chunks(layouts, PAGE):
         calls: list[Call[int]] = [
             command("EXISTS", keys.of("schedules")) for layout in page for keys in layout.schedule_homes
         ]
         exist = iter((yield IndependentCalls(calls)))
         # A node that is away is reported below.
         found += [layout for layout in page if any([next(exist) != 0 for _ in layout.schedule_homes])]  # noqa: C419
+    results = yield from run_each([_read_topic(layout) for layout in found])
+    first_error(results)
     states: list[ScheduleState] = []
-    for layout, result in zip(found, (yield from run_each([_read_topic(layout) for layout in found])), strict=True):
-        if isinstance(result, OF_THE_SERVER):
-            raise result
+    for layout, result in zip(found, results, strict=True):
         if isinstance(result, LisaError):
             damage = f"the schedules of this topic cannot be read: {result}"
             states.append(ScheduleState(layout.topic, "", None, damage=damage))

@@ -14,7 +14,6 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.groups.backlog import Backlog, backlogs_of, read_backlogs
-from lisa_manager.admin.topics.limits import shown_limits
 from lisa_manager.admin.topics.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.queries import chunks, first_error, groups, layouts_of, scored
 
@@ -80,8 +79,20 @@ def _with_policy(status: TopicStatus, policy: Policy) -> TopicStatus:
     fields: dict[str, Any] = {name: getattr(policy, name) for name in _OF_POLICY}
     if policy.is_limited:
         late = {} if policy.paused else status.group_late_ms
-        fields |= {"late_ms": max(late.values(), default=0), "group_late_ms": late, "limits": shown_limits(policy)}
+        fields |= {"late_ms": max(late.values(), default=0), "group_late_ms": late, "limits": _shown_limits(policy)}
     return replace(status, **fields)
+
+
+def _shown_limits(policy: Policy) -> str:
+    """What a policy limits, in words; empty where it limits nothing."""
+    words = (
+        ("paused", policy.paused),
+        (policy.rate, policy.rate),
+        (f"{policy.max_in_flight} in flight", policy.max_in_flight),
+        (f"{policy.max_in_flight_per_key} in flight per key", policy.max_in_flight_per_key),
+        (f"{policy.max_messages} messages", policy.max_messages),
+    )
+    return ", ".join(str(text) for text, is_set in words if is_set)
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
