@@ -12,9 +12,8 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.key import key_of
 from lisa_gateway.json_text import decode, encode, encode_exactly
 from lisa_gateway.v1.models import Bodies, MessageInput, Options, duration_of, moment_of
-from lisa_producer import Message
 
-__all__ = ["OVERHEAD", "Content", "Ms", "encode_list", "encode_message", "message_of", "options_of"]
+__all__ = ["OVERHEAD", "Content", "Ms", "encode_list", "encode_message", "fields_of", "options_of"]
 
 OVERHEAD = 500
 """An encoded message without its body takes as long as so many bytes."""
@@ -96,8 +95,8 @@ def _from_base64(text: str) -> bytes:
     return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in pieces)
 
 
-def message_of(given: MessageInput) -> Message:
-    """A message to send. Raises InvalidInput."""
+def fields_of(given: MessageInput) -> dict[str, Any]:
+    """Body, id, headers and options of a message, as the producer takes them. Raises InvalidInput."""
     has_body = "body" in given.model_fields_set
     if has_body == (given.body_base64 is not None):
         raise InvalidInput("body", given.body, "given where body_base64 is not, and absent where it is")
@@ -107,4 +106,4 @@ def message_of(given: MessageInput) -> Message:
             body = _from_base64(given.body_base64)
         except ValueError:
             raise InvalidInput("body_base64", given.body_base64, "base64") from None
-    return Message(body=body, id=given.id, headers=given.headers, **options_of(given))
+    return {"body": body, "id": given.id, "headers": given.headers} | options_of(given)

@@ -9,15 +9,15 @@ from lisa_common.cli.parse import read_headers
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside
-from lisa_gateway.forms import URLENCODED
+from lisa_gateway.forms import URLENCODED, media_type
 from lisa_gateway.json_text import encode
 from lisa_gateway.problems import Problem, Refusal
-from lisa_gateway.v1.content import OVERHEAD, Content, Ms, encode_list, encode_message, message_of, options_of
+from lisa_gateway.v1.content import OVERHEAD, Content, Ms, encode_list, encode_message, fields_of, options_of
 from lisa_gateway.v1.models import Bodies, Duration, Input, MessageInput, MessageQuery, Moment, duration_of, moment_of
 from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, unsupported, validated
 from lisa_gateway.v1.stream import STREAMS, StreamResult, send_stream
 from lisa_manager import ListedMessage, State
-from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendOutcome, SendResult
+from lisa_producer import CancelOutcome, Found, RescheduleOutcome, SendOutcome
 
 __all__ = ["cancel_message", "find_message", "list_messages", "put_message", "reschedule_message", "send_message"]
 
@@ -113,10 +113,6 @@ class MessagesQuery(Input):
     bodies: Annotated[Bodies, Field(description="how to write bodies")] = "text"
 
 
-def _media_type(call: Call) -> str:
-    return call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 @operation(
     f"POST {_MESSAGES}",
     {201: Sent, 200: Sent | StreamResult},
@@ -127,7 +123,7 @@ def _media_type(call: Call) -> str:
 )
 async def send_message(call: Call) -> Answer:
     """Sends one message, or a stream of them."""
-    kind = _media_type(call)
+    kind = media_type(call.request.headers.get("content-type", ""))
     if kind in STREAMS:
         _check_no_options(call)
         return await send_stream(call)
@@ -135,12 +131,12 @@ async def send_message(call: Call) -> Answer:
         _check_no_options(call)
         check_plain(call.request)
         data = await call.request.body()
-        message = await aside(len(data), lambda: message_of(validated(MessageInput, parsed(data))))
+        fields = await aside(len(data), lambda: fields_of(validated(MessageInput, parsed(data))))
     elif kind in _FORMS:
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
-        message = await _raw_message(call, None)
-    return await _send_one(call, message)
+        fields = await _raw_fields(call, None)
+    return await _send_one(call, fields)
 
 
 def _check_no_options(call: Call) -> None:
@@ -158,35 +154,23 @@ def _check_no_options(call: Call) -> None:
 )
 async def put_message(call: Call) -> Answer:
     """Sends the body of the request, whatever its content type, under an id."""
-    return await _send_one(call, await _raw_message(call, check_new_id(call.path["id"])))
+    return await _send_one(call, await _raw_fields(call, check_new_id(call.path["id"])))
 
 
-async def _raw_message(call: Call, id: str | None) -> Message:
-    """A message whose body is that of the request; its content type becomes a header."""
+async def _raw_fields(call: Call, id: str | None) -> dict[str, Any]:
+    """Those of a message whose body is that of the request; its content type becomes a header."""
     check_plain(call.request)
     headers = read_headers(call.query.header)
     if kind := call.request.headers.get("content-type"):
         headers.setdefault("content-type", kind)
     options = options_of(call.query)
-    return Message(body=await call.request.body(), id=id, headers=headers, **options)
+    return {"body": await call.request.body(), "id": id, "headers": headers} | options
 
 
-async def _send_one(call: Call, message: Message) -> Answer:
+async def _send_one(call: Call, fields: dict[str, Any]) -> Answer:
     # The producer declares the topic, once it finds nothing wrong with the message.
     await call.gateway.topics.admit(call.topic, call.caller.quota)
-    result: SendResult = await call.gateway.producer.send(
-        call.topic,
-        message.body,
-        delay=message.delay,
-        at=message.at,
-        id=message.id,
-        ttl=message.ttl,
-        max_retries=message.max_retries,
-        priority=message.priority,
-        headers=message.headers,
-        key=message.key,
-        if_exists=message.if_exists,
-    )
+    result = await call.gateway.producer.send(call.topic, **fields)
     document = {"id": result.id, "outcome": result.outcome, "due_ms": result.due_ms or None}
     return Answer(document, 201 if result.outcome is SendOutcome.SENT else 200)
 

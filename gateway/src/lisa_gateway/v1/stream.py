@@ -14,7 +14,7 @@ from lisa_gateway.aside import Turn, aside
 from lisa_gateway.limits import take_stream
 from lisa_gateway.polls import MAX_BATCH
 from lisa_gateway.problems import Refusal, problem_of
-from lisa_gateway.v1.content import Ms, message_of
+from lisa_gateway.v1.content import Ms, fields_of
 from lisa_gateway.v1.models import Input, MessageInput, few
 from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
@@ -82,7 +82,7 @@ async def send_batch(call: Call) -> Answer:
     def sort_out() -> None:
         for place, message in enumerate(given.messages):
             try:
-                messages[place] = message_of(message)
+                messages[place] = Message(**fields_of(message))
             except InvalidInput as error:
                 results[place] = _failed(message.id, error)
 
@@ -162,7 +162,7 @@ async def send_stream(call: Call) -> Answer:
 
 
 def _message(line: bytes) -> Message:
-    return message_of(validated(MessageInput, parsed(line, "line"), "line"))
+    return Message(**fields_of(validated(MessageInput, parsed(line, "line"), "line")))
 
 
 class _Stream:
