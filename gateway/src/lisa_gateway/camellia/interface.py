@@ -31,8 +31,7 @@ def routes(gateway: Gateway) -> list[Route | Mount]:
     """All calls below `/camellia`, and `/metrics`."""
     monitor = Monitor(gateway.settings.monitor_s, gateway.topics.is_known)
     sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
-    observation = ObservationCalls(gateway, monitor)
-    status = ServiceStatus(gateway)
+    observation, status = ObservationCalls(gateway, monitor), ServiceStatus(gateway)
 
     calls: dict[str, tuple[list[str], _Call]] = {
         "/delayQueue/sendMsg": (_POST, sends.send),

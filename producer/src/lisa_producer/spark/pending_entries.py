@@ -10,7 +10,7 @@ from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, copy_of
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, holding
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import StartMark, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import fields_of
@@ -197,8 +197,7 @@ class PendingEntries:
         for first in range(0, len(known), _PLACES):
             part = known[first : first + _PLACES]
             # Rows may have been nacked meanwhile.
-            whole, _ = yield from self.holds_all(len(known) - first, known[-1].entry)
-            if not whole:
+            if not (yield from self._holds_all(len(known) - first, known[-1].entry)):
                 held = set((yield from self._places(FIRST, part[-1].entry)))
                 part = [entry for entry in part if entry.entry in held]
             for begin in range(0, len(part), _ENTRIES):
@@ -216,18 +215,18 @@ class PendingEntries:
             if ours := [row for row, failure in zip(part, failures, strict=True) if not _is_nacked(row, failure)]:
                 yield from self._settle(ours)
 
-    def holds_all(self, count: int, last: str, *along: Call[Any]) -> Flow[tuple[bool, Sequence[Any]]]:
-        """Whether all of `count` entries, of which the last is `last`, are pending still; and the results of `along`.
+    def _holds_all(self, count: int, last: str) -> Flow[bool]:
+        """Whether all of `count` entries, of which the last is `last`, are pending still.
 
         Pass all that were pending up to that one: what the consumer has got since comes after it.
         """
         held = holding.count_held(self.keys, self.group, self.consumer)
         later = holding.held_entries(self.keys, self.group, self.consumer, after=last, limit=1)
         try:
-            total, others, *results = yield [held, later, *along]
+            total, others = yield [held, later]
         except NoGroup:
-            return False, ()
-        return total == count and not others, results
+            return False
+        return bool(total == count and not others)
 
     def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
         ours, others = self._partition(entries)
