@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Entry, entry_place
@@ -10,12 +10,14 @@ from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, copy_of
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, holding
-from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.marking import StartMark, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import fields_of
 
 __all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "read_infos"]
+
+T = TypeVar("T")
 
 FIRST = "0-0"
 """Before all entries."""
@@ -263,13 +265,7 @@ class PendingEntries:
                 yield holding.renew(self.keys, self.group, self.consumer, aged)
 
     def _ages(self, after: str) -> Flow[list[tuple[str, int]]]:
-        try:
-            ages: list[tuple[str, int]] = yield holding.held_ages(
-                self.keys, self.group, self.consumer, after=after, limit=_PLACES
-            )
-        except NoGroup:
-            return []
-        return ages
+        return _unless_destroyed(holding.held_ages(self.keys, self.group, self.consumer, after=after, limit=_PLACES))
 
     def policy(self) -> Flow[Policy]:
         """The topic's policy."""
@@ -278,21 +274,23 @@ class PendingEntries:
 
     def held(self, after: str, last: str = "+", limit: int = _ENTRIES) -> Flow[list[Entry]]:
         """The first pending entries after one and up to another."""
-        call = consuming.list_pending(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
-        try:
-            entries: list[Entry] = yield call
-        except NoGroup:
-            # The group was destroyed, with its pending entries.
-            return []
-        return entries
+        return _unless_destroyed(
+            consuming.list_pending(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
+        )
 
     def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
-        call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
-        try:
-            entries: list[str] = yield call
-        except NoGroup:
-            return []
-        return entries
+        return _unless_destroyed(
+            holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
+        )
+
+
+def _unless_destroyed(call: Call[list[T]]) -> Flow[list[T]]:
+    """What a call lists; nothing where the group was destroyed, with its pending entries."""
+    try:
+        listed: list[T] = yield call
+    except NoGroup:
+        return []
+    return listed
 
 
 def _is_nacked(entry: Entry, failure: Failure | None) -> bool:
