@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lisa_common.observing.catalog import Program, metrics_of
-from lisa_gateway.v1.answers import TopicDetails
+from lisa_gateway.v1.topics import TopicDetails
 
 FILES = sorted((Path(__file__).parents[2] / "deploy/kubernetes/autoscaling").iterdir())
 _QUERY = re.compile(r"max\((\w+)\{(.*)\}\)")

@@ -25,7 +25,7 @@ from lisa_common.errors import InvalidInput, InvalidSettings, Verbatim
 from lisa_common.tls import Tls
 from lisa_common.validation import check_name, expected_by, read_address
 
-__all__ = ["MAX_CONNECTIONS", "MetricsAddress", "Settings"]
+__all__ = ["MAX_CONNECTIONS", "MetricsAddress", "Name", "Settings"]
 
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
@@ -39,6 +39,14 @@ def _check_address(value: str) -> str:
 
 
 MetricsAddress = Annotated[str, AfterValidator(_check_address)] | None
+
+
+def _check_named(value: str, info: ValidationInfo) -> str:
+    return check_name(str(info.field_name), value)
+
+
+Name = Annotated[str, AfterValidator(_check_named)]
+"""A name of a topic, of a group or the like, by which an error names its field."""
 
 _OF_PROGRAMS = (
     *("batch_messages", "batch_bytes", "patience_s", "at_least_once"),
@@ -91,7 +99,7 @@ class Settings(BaseSettings):
     address_map: Annotated[dict[str, str], NoDecode] = Field(
         {}, description="reachable addresses by those that a Cluster or sentinels announce: host:port, or host"
     )
-    prefix: str = Field("lisa", description="first part of every key")
+    prefix: Name = Field("lisa", description="first part of every key")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level that programs log"
     )
@@ -125,11 +133,6 @@ class Settings(BaseSettings):
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in {int, float}:
             raise ValueError("a number")
         return value
-
-    @field_validator("prefix")
-    @classmethod
-    def _prefix_is_a_name(cls, value: str) -> str:
-        return check_name("prefix", value)
 
     if not TYPE_CHECKING:
         # Type checkers read the fields.

@@ -13,7 +13,7 @@ from lisa_gateway import health, v1
 from lisa_gateway.access import AccessMiddleware
 from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia import interface
-from lisa_gateway.camellia.answers import refusal
+from lisa_gateway.camellia.answers import failure_of
 from lisa_gateway.dashboard import PAGES, dashboard_routes
 from lisa_gateway.gateway import Gateway, lifespan
 from lisa_gateway.limits import BodyLimits
@@ -51,7 +51,8 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
 
 def _refuse_over_quota(path: str, error: OverQuota) -> Response:
     """Clients of camellia's calls get its form of answers."""
-    return refusal(error) if path.startswith("/camellia/") else response_of(problem_of(error))
+    failed = failure_of(error) if path.startswith("/camellia/") else None
+    return failed.response if failed else response_of(problem_of(error))
 
 
 class _BelowRoot:

@@ -5,12 +5,17 @@ from urllib.parse import unquote_to_bytes
 
 from lisa_common.errors import InvalidInput, Verbatim
 
-__all__ = ["URLENCODED", "read_fields"]
+__all__ = ["URLENCODED", "media_type", "read_fields"]
 
 URLENCODED = "application/x-www-form-urlencoded"
 
 _PIECES = re.compile(rb"(?s).{1,16384}(?:(?<=%)..?|(?<=%.).)?")
 """Parts that cut no escape. To decode all at once would keep other requests waiting, even from another thread."""
+
+
+def media_type(content_type: str) -> str:
+    """The type that a header `content-type` names, without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
 
 
 def read_fields(encoded: bytes, most: int) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """What gateways and pushers count. `register` starts it, and adds the metrics to a registry of `prometheus_client`."""
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+from starlette.types import Message, Receive, Send
 
 from lisa_common.observing import prometheus
 from lisa_common.observing.catalog import Program
@@ -17,9 +19,6 @@ __all__ = ["METRICS", "CountRequests", "name_route", "observed", "register"]
 
 METRICS = MetricSet(Program.GATEWAY)
 
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
 
 _KEY = "lisa.route"
 _OTHER = "other"
@@ -53,14 +52,14 @@ class CountRequests:
         self._app = app
         self._log = log
 
-    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serves one connection of ASGI."""
         if scope["type"] != "http" or not (METRICS.on or self._log):
             await self._app(scope, receive, send)
             return
         status = "none"
 
-        def note(message: _Message) -> Awaitable[None]:
+        def note(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])

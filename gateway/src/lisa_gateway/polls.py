@@ -28,20 +28,18 @@ _BLOCKS = (1.0, 0.25, 0.06, 0.015)
 """How long the reads wait, in seconds: the first for topics that are polled all the time, the others for new topics."""
 
 
+@dataclass(slots=True, eq=False)
 class Poller:
     """A poller that waits for up to `batch` messages of a topic, each leased for `lease_s` seconds.
 
     `by_id`: its messages are ended by their ids, not by receipts.
     """
 
-    __slots__ = ("batch", "by_id", "future", "lease_s", "topic")
-
-    def __init__(self, topic: str, batch: int, lease_s: float, *, by_id: bool) -> None:
-        self.topic = topic
-        self.batch = batch
-        self.lease_s = lease_s
-        self.by_id = by_id
-        self.future: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
+    topic: str
+    batch: int
+    lease_s: float
+    by_id: bool
+    future: asyncio.Future[list[Delivery]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def leave(self) -> None:
         """Ends the wait without messages: at its timeout, or as the client has hung up."""

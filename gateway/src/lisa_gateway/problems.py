@@ -46,7 +46,6 @@ __all__ = [
     "problem_of",
     "refuse",
     "response_of",
-    "send_problem",
     "unexpected",
 ]
 
@@ -207,14 +206,6 @@ def response_of(problem: Problem, **headers: str) -> Response:
     return Response(
         json_text.encode(problem.document), problem.status, media_type=MEDIA_TYPE, headers=problem.headers | headers
     )
-
-
-async def send_problem(send: Any, problem: Problem, *headers: tuple[bytes, bytes]) -> None:
-    """Answers an ASGI request with a problem, below any framework."""
-    response = response_of(problem)
-    fields = [*response.raw_headers, *headers]
-    await send({"type": "http.response.start", "status": problem.status, "headers": fields})
-    await send({"type": "http.response.body", "body": response.body})
 
 
 def unexpected(path: str, error: Exception) -> Problem:

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from lisa_common.errors import InvalidInput
-from lisa_common.settings import MetricsAddress
-from lisa_common.validation import MAX_RETRIES, check_name
+from lisa_common.settings import MetricsAddress, Name
+from lisa_common.validation import MAX_RETRIES
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.limits.settings import LimitSettings
 
@@ -60,7 +60,7 @@ class GatewaySettings(AccessSettings, LimitSettings):
         str,
         Field(description="path below which a proxy serves the gateway without cutting it off, such as /tools/queue"),
     ] = ""
-    group: Annotated[str, Field(description="the consumer group of requests that name none")] = "http"
+    group: Annotated[Name, Field(description="the consumer group of requests that name none")] = "http"
     ttl_s: Annotated[
         float, Field(gt=0, le=_TEN_YEARS_S, description="time to live of messages that name none, in seconds")
     ] = 3_600.0
@@ -120,11 +120,6 @@ class GatewaySettings(AccessSettings, LimitSettings):
         float,
         Field(ge=0, le=60, description="how long a request retries while the server is away, in seconds"),
     ] = 1.0
-
-    @field_validator("group")
-    @classmethod
-    def _group_is_a_name(cls, value: str) -> str:
-        return check_name("group", value)
 
     @field_validator("root_path")
     @classmethod

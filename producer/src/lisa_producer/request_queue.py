@@ -7,6 +7,7 @@ few connections serve any number of callers. `coalescing` drives the queues for 
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
@@ -32,33 +33,30 @@ _LATE = 0.1
 """Share of `timeout_s`: a request that is overdue by more than this is not tried again after a failed call."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request in a queue, or in the call under way."""
 
-    __slots__ = (
-        *("abandoned", "again", "deadline", "done", "item", "outcome", "owner", "queue", "size", "tried_at", "unknown"),
-        "waiter",
-    )
+    queue: "RequestQueue"
+    request: Request
+    deadline: float
+    waiter: Any
+    """Wakes the caller: a lock or a future."""
+    owner: Any = None
+    """The caller's own call, among threads."""
+    tried_at: float | None = None
+    """When the first call began whose reply was lost."""
+    unknown: OutcomeUnknown | None = None
+    """Why an earlier try may have been carried out."""
+    abandoned: bool = False
+    done: bool = False
+    outcome: Any = None
 
-    def __init__(
-        self, queue: "RequestQueue", request: Request, deadline: float, waiter: Any, owner: Any = None
-    ) -> None:
-        self.queue = queue
-        self.item = request.item
-        self.again = request.again
-        self.tried_at: float | None = None
-        """When the first call began whose reply was lost."""
-        self.size = request.size
-        self.deadline = deadline
-        self.waiter = waiter
-        """Wakes the caller: a lock or a future."""
-        self.owner = owner
-        """The caller's own call, among threads."""
-        self.unknown: OutcomeUnknown | None = None
-        """Why an earlier try may have been carried out."""
-        self.abandoned = False
-        self.done = False
-        self.outcome: Any = None
+    @property
+    def item(self) -> Any:
+        """What the next call carries."""
+        request = self.request
+        return request.again(request.item, self.tried_at) if self.tried_at and request.again else request.item
 
     def is_abandoned(self) -> bool:
         """Whether the caller stopped waiting."""
@@ -102,19 +100,19 @@ class RequestQueue:
         self.under_way = batch
         left = self.settings.batch_bytes
         while self.pending and len(batch) < self.settings.batch_messages:
-            request = self.pending[0]
-            if not request.is_abandoned():
-                left -= request.size
+            pending = self.pending[0]
+            if not pending.is_abandoned():
+                left -= pending.request.size
                 if left < 0 and batch:
                     break
-                batch.append(request)
+                batch.append(pending)
             self.pending.popleft()
         return batch
 
     def items(self, batch: Sequence[PendingRequest]) -> list[Any]:
         """The items of a call that begins now."""
         self.began = time.monotonic()
-        return [each.again(each.item, each.tried_at) if each.tried_at and each.again else each.item for each in batch]
+        return [each.item for each in batch]
 
     def settle(self, results: Sequence[Any]) -> list[PendingRequest]:
         """Takes the results of the call under way. Returns the finished requests; the others go back to the front."""

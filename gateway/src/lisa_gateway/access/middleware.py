@@ -1,22 +1,20 @@
 """Finds the caller of a request before anything else of it is read."""
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Receive, Send
 
 from lisa_gateway.access.browsers import check_browser
 from lisa_gateway.access.callers import STRANGER, Access, Caller
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
-from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of, send_problem
+from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of, response_of
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
 
 _KEY = "lisa.caller"
 _OTHER = Rule(Scope.CALLER)
@@ -43,7 +41,7 @@ class AccessMiddleware:
         self._pages = None if pages is None else f"{pages}/"
 
     # No coroutine of its own: it would be one more in the way of each request.
-    def __call__(self, scope: Any, receive: _Receive, send: _Send) -> Awaitable[None]:
+    def __call__(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
@@ -64,16 +62,16 @@ class AccessMiddleware:
                     )
             except Unauthorized as error:
                 # RFC 6750, section 3; RFC 7617, section 2.
-                kind = b"Basic" if is_page else b"Bearer"
-                challenge = (b"www-authenticate", kind + b' realm="lisa"')
-                return send_problem(send, problem_of(error), challenge)
+                kind = "Basic" if is_page else "Bearer"
+                challenge = {"www-authenticate": f'{kind} realm="lisa"'}
+                return response_of(problem_of(error), **challenge)(scope, receive, send)
             except Forbidden as error:
-                return send_problem(send, problem_of(error))
+                return response_of(problem_of(error))(scope, receive, send)
             if scope[_KEY].grant is not None:
                 return self._count(scope[_KEY].quota, path, scope, receive, send)
         return self._app(scope, receive, send)
 
-    async def _count(self, quota: Quota, path: str, scope: Any, receive: _Receive, send: _Send) -> None:
+    async def _count(self, quota: Quota, path: str, scope: Any, receive: Receive, send: Send) -> None:
         length = _length(scope["headers"])
         try:
             quota.admit_request(length)

@@ -3,11 +3,12 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Message, Receive, Send
 
 from lisa_gateway.limits import is_streamed
 from lisa_gateway.problems import OverQuota
@@ -21,10 +22,6 @@ _GROUP_S = 60
 
 _PREPAID = 8 * _MIB
 """Bytes of a body that count before they arrive; those of a longer stream count as they come."""
-
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
 
 
 class Quotas(BaseModel):
@@ -89,8 +86,8 @@ class Quota:
             self._held -= held
 
     def counting(
-        self, scope: Any, length: int, receive: _Receive, send: _Send, hold: Callable[[int], None]
-    ) -> tuple[_Receive, _Send]:
+        self, scope: Any, length: int, receive: Receive, send: Send, hold: Callable[[int], None]
+    ) -> tuple[Receive, Send]:
         """`receive` and `send` of an admitted request. They count bytes, and slow down what comes too fast.
 
         `hold` is told how long the body is. Of a stream, whoever takes its lines knows what is kept.
@@ -99,7 +96,7 @@ class Quota:
         arrived = 0
         is_whole = False
 
-        async def counted_receive() -> _Message:
+        async def counted_receive() -> Message:
             nonlocal paid, arrived, is_whole
             # Behind the body, whoever receives only waits for the client to hang up.
             if not is_whole and not is_streamed(scope):
@@ -115,7 +112,7 @@ class Quota:
                 await asyncio.sleep(self._bytes.wait_s(0))
             return message
 
-        def counted_send(message: _Message) -> Awaitable[None]:
+        def counted_send(message: Message) -> Awaitable[None]:
             self._bytes.spend(len(message.get("body", b"")))
             return send(message)
 

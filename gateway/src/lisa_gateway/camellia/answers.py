@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.json_text import encode
-from lisa_gateway.problems import problem_of
+from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of
 
-__all__ = ["Code", "Failed", "Misunderstood", "answer", "encode_answer", "failure_of", "refusal"]
+__all__ = ["Code", "Failed", "Misunderstood", "answer", "encode_answer", "failure_of"]
 
 _NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
 """Our names of fields, as clients know them."""
@@ -27,32 +27,48 @@ class Code(IntEnum):
 
 
 class Failed(Exception):
-    """A request that was understood, and not done: answered with HTTP 200, a code and the reason."""
+    """A request that was not done: answered with a code, the reason, and HTTP 200 where it was understood."""
 
-    def __init__(self, code: Code, reason: str) -> None:
+    def __init__(
+        self, code: Code, reason: str, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.code = code
         self.reason = reason
-        super().__init__(reason)
-
-
-class Misunderstood(Exception):
-    """A request that was not understood: answered with an HTTP status."""
-
-    def __init__(self, reason: str, status: int = 400, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self.status = status
         self.headers = headers
-        self.reason = reason
         super().__init__(reason)
+
+    @property
+    def response(self) -> Response:
+        """The response that says so."""
+        response = answer(self.code, self.reason, status=self.status)
+        response.headers.update(self.headers)
+        return response
+
+
+class Misunderstood(Failed):
+    """A request that was not understood: answered with another HTTP status."""
+
+    def __init__(self, reason: str, status: int = 400, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(Code.PARAM_WRONG, reason, status, headers)
 
 
 def failure_of(error: BaseException) -> Failed | None:
-    """The code and the reason that stand for an error; None for one that is a mistake of the gateway."""
+    """What stands for an error; None for one that is a mistake of the gateway."""
     if isinstance(error, Failed):
         return error
     if isinstance(error, InvalidInput):
         named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
         return Failed(Code.PARAM_WRONG, str(named))
-    return Failed(Code.UNKNOWN, problem_of(error).detail) if isinstance(error, LisaError) else None
+    if not isinstance(error, LisaError):
+        return None
+    problem = problem_of(error)
+    if isinstance(error, (Forbidden, Refusal)):
+        return Failed(Code.PARAM_WRONG, problem.detail, problem.status)
+    if isinstance(error, (Busy, OverQuota)):
+        # It came at a bad moment: the headers say when to try again.
+        return Failed(Code.UNKNOWN, problem.detail, problem.status, problem.headers)
+    return Failed(Code.UNKNOWN, problem.detail)
 
 
 def encode_answer(code: int = Code.SUCCESS, msg: str | None = "success", **fields: Any) -> bytes:
@@ -63,11 +79,3 @@ def encode_answer(code: int = Code.SUCCESS, msg: str | None = "success", **field
 def answer(code: int = Code.SUCCESS, msg: str | None = "success", *, status: int = 200, **fields: Any) -> Response:
     """The response with an answer."""
     return Response(encode_answer(code, msg, **fields), status, media_type="application/json")
-
-
-def refusal(error: LisaError) -> Response:
-    """The answer to a request that came at a bad moment, with its status and when to try again."""
-    problem = problem_of(error)
-    response = answer(Code.UNKNOWN, problem.detail, status=problem.status)
-    response.headers.update(problem.headers)
-    return response

@@ -8,7 +8,7 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from lisa_gateway.access import ROUTES, Scope as About
-from lisa_gateway.camellia.answers import Code, Misunderstood, answer, failure_of, refusal
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, failure_of
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls, ServiceStatus, metrics_route
@@ -16,7 +16,7 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of, unexpected
+from lisa_gateway.problems import unexpected
 
 __all__ = ["routes"]
 
@@ -31,8 +31,7 @@ def routes(gateway: Gateway) -> list[Route | Mount]:
     """All calls below `/camellia`, and `/metrics`."""
     monitor = Monitor(gateway.settings.monitor_s, gateway.topics.is_known)
     sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
-    observation = ObservationCalls(gateway, monitor)
-    status = ServiceStatus(gateway)
+    observation, status = ObservationCalls(gateway, monitor), ServiceStatus(gateway)
 
     calls: dict[str, tuple[list[str], _Call]] = {
         "/delayQueue/sendMsg": (_POST, sends.send),
@@ -63,7 +62,8 @@ def routes(gateway: Gateway) -> list[Route | Mount]:
         try:
             response = await _respond(request, path, calls)
         except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
-            response = _answer_to(error, path)
+            failed = failure_of(error) or Failed(Code.UNKNOWN, unexpected(f"{_ROOT}{path}", error).detail)
+            response = failed.response
         await response(scope, receive, send)
 
     return [metrics_route(gateway, monitor), Mount(_ROOT, app=serve)]
@@ -83,18 +83,3 @@ async def _respond(request: Request, path: str, calls: dict[str, tuple[list[str]
     topic = parameters.required_text("topic") if rule.scope is About.TOPIC else None
     rule.check(parameters.caller, topic)
     return await call(parameters, request.receive)
-
-
-def _answer_to(error: Exception, path: str) -> Response:
-    if isinstance(error, Misunderstood):
-        response = answer(Code.PARAM_WRONG, error.reason, status=error.status)
-        response.headers.update(error.headers)
-        return response
-    if isinstance(error, (Forbidden, Refusal)):
-        problem = problem_of(error)
-        return answer(Code.PARAM_WRONG, problem.detail, status=problem.status)
-    if isinstance(error, (Busy, OverQuota)):
-        return refusal(error)
-    if failed := failure_of(error):
-        return answer(failed.code, failed.reason)
-    return answer(Code.UNKNOWN, unexpected(f"{_ROOT}{path}", error).detail)

@@ -16,7 +16,7 @@ from lisa_common.validation import MAX_DELAY_S
 from lisa_gateway.access import OPEN, Caller, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
-from lisa_gateway.forms import URLENCODED, read_fields
+from lisa_gateway.forms import URLENCODED, media_type, read_fields
 
 __all__ = ["MAX_FORM_BYTES", "MAX_MS", "Parameters", "check_ms", "read_parameters", "shown"]
 
@@ -108,7 +108,7 @@ async def read_parameters(request: Request) -> Parameters:
         raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413)
     kind = request.headers.get("content-type", "") if request.method == "POST" else ""
     form = body if _is_urlencoded(kind) else b""
-    more = await _read_multipart(kind, body) if _type_of(kind) == "multipart/form-data" else {}
+    more = await _read_multipart(kind, body) if media_type(kind) == "multipart/form-data" else {}
     try:
         more |= await aside(len(form), lambda: read_fields(form, _MAX_FIELDS))
         fields = more | read_fields(request.scope["query_string"], _MAX_FIELDS)
@@ -127,12 +127,8 @@ def _check_utf_8(name: str, text: str) -> None:
         raise Misunderstood(f"{name}: must be UTF-8") from None
 
 
-def _type_of(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
 def _is_urlencoded(content_type: str) -> bool:
-    if _type_of(content_type) != URLENCODED:
+    if media_type(content_type) != URLENCODED:
         return False
     charset = match[1].lower() if (match := _CHARSET.search(content_type)) else ""
     if charset not in {"", "utf-8", "utf8"}:

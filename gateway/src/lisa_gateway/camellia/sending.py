@@ -14,7 +14,7 @@ from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.model.record import Record
 from lisa_common.validation import MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, failure_of
+from lisa_gateway.camellia.answers import Code, Failed, answer, failure_of
 from lisa_gateway.camellia.message_views import END_STATES, Known, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
@@ -103,7 +103,7 @@ class SendCalls:
                 raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
         try:
             new = self._read(Parameters({name: str(value) for name, value in item.items()}))
-        except (Misunderstood, Failed) as error:
+        except Failed as error:
             raise Failed(Code.PARAM_WRONG, f"msgs.{place}.{error.reason}") from None
         except InvalidInput as error:
             raise Failed(Code.PARAM_WRONG, f"msgs.{place}.msgId must be {error.expected}") from None

@@ -33,7 +33,7 @@ from lisa_gateway.dashboard.pages import (
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
 from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
-from lisa_gateway.forms import URLENCODED, read_fields
+from lisa_gateway.forms import URLENCODED, media_type, read_fields
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.problems import problem_of, unexpected
 
@@ -146,7 +146,7 @@ async def _refuse_path(_: Request, error: Exception) -> Response:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request.headers.get("content-type", ""))
     body = await request.body()
     if body and kind != URLENCODED:
         raise InvalidInput("content-type", kind, URLENCODED)

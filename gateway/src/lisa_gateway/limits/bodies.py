@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.types import Message, Receive, Send
+
 from lisa_gateway.limits.settings import LimitSettings
-from lisa_gateway.problems import Problem, Refusal, send_problem
+from lisa_gateway.problems import Problem, Refusal, response_of
 
 __all__ = ["BodyLimits", "is_streamed", "take_stream"]
 
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
 
 _STREAMED = "lisa.streamed"
 
@@ -42,13 +41,13 @@ class BodyLimits:
         self._limits = limits
 
     # No coroutine of its own: it would be one more in the way of each request.
-    def __call__(self, scope: Any, receive: _Receive, send: _Send) -> Awaitable[None]:
+    def __call__(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         problem, length, coding = _framing(scope)
         if problem is not None:
-            return send_problem(send, problem)
+            return response_of(problem)(scope, receive, send)
         if coding is None and (length == b"0" or (length is None and scope["http_version"] != "2")):
             return self._app(scope, receive, send)
         return _Reader(scope, receive, send, self._limits, 0 if length is None else int(length)).serve(self._app)
@@ -91,10 +90,10 @@ class _Reader:
     the next request on its way gets no answer. And it keeps a connection whose body somebody still holds.
     """
 
-    def __init__(self, scope: Any, receive: _Receive, send: _Send, limits: LimitSettings, declared: int) -> None:
+    def __init__(self, scope: Any, receive: Receive, send: Send, limits: LimitSettings, declared: int) -> None:
         self._scope = scope
-        self._receive: _Receive | None = receive
-        self._send: _Send | None = send
+        self._receive: Receive | None = receive
+        self._send: Send | None = send
         self._limits = limits
         self._declared = declared
         self._size = 0
@@ -109,7 +108,7 @@ class _Reader:
             # Errors keep the frames that they came through until Python collects them; those must not hold the body.
             self._receive = self._send = None
 
-    async def receive(self) -> _Message:
+    async def receive(self) -> Message:
         """Returns the next part of the body; after its end, the message that says that the client is gone.
 
         Raises Refusal for a body that is too large, too slow or cut off.
@@ -147,7 +146,7 @@ class _Reader:
         self._is_refused = True
         return Refusal(Problem(status, kind, detail, more))
 
-    async def send(self, message: _Message) -> None:
+    async def send(self, message: Message) -> None:
         """Sends a part of the answer. Before it begins, it takes in the rest of the body, or says that it closes."""
         if self._send is None:
             return

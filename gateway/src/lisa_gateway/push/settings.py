@@ -5,8 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from lisa_common.settings import MetricsAddress, Settings
-from lisa_common.validation import check_name
+from lisa_common.settings import MetricsAddress, Name, Settings
 from lisa_gateway.json_text import json_list
 from lisa_gateway.push.signing import Signer
 from lisa_gateway.push.target import Target
@@ -19,7 +18,7 @@ class PushSettings(Settings):
 
     table: ClassVar[str] = "push"
 
-    group: Annotated[str, Field(description="the consumer group of what is pushed")] = "push"
+    group: Annotated[Name, Field(description="the consumer group of what is pushed")] = "push"
     secret: Annotated[
         SecretStr | None,
         Field(repr=False, description="secrets that sign requests: whsec_ and base64, with spaces between"),
@@ -43,11 +42,6 @@ class PushSettings(Settings):
     drain_s: Annotated[
         float, Field(ge=0, le=3_600, description="how long running requests may take after SIGTERM, in seconds")
     ] = 30.0
-
-    @field_validator("group")
-    @classmethod
-    def _group_is_a_name(cls, value: str) -> str:
-        return check_name("group", value)
 
     @field_validator("secret")
     @classmethod

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from lisa_common.errors import InvalidInput, OmittedBytes, Verbatim
-from lisa_common.validation import check_name
+from lisa_common.settings import Name
 
 __all__ = ["Target", "check_url"]
 
@@ -56,7 +56,7 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    topic: Annotated[str, Field(description="the topic")]
+    topic: Annotated[Name, Field(description="the topic")]
     url: Annotated[SecretStr, Field(description="an http:// or https:// URL; may hold user:password@ for Basic auth")]
     headers: Annotated[
         dict[str, SecretStr], Field(description="further headers of each request: text, or { file = PATH } of a text")
@@ -67,11 +67,6 @@ class Target(BaseModel):
     ] = False
     follow_redirects: Annotated[bool, Field(description="follow answers of 307 and 308")] = False
     paths: Annotated[bool, Field(description="add the header lisa-path of a message to the path of the URL")] = False
-
-    @field_validator("topic")
-    @classmethod
-    def _topic_is_a_name(cls, value: str) -> str:
-        return check_name("topic", value)
 
     @field_validator("url")
     @classmethod

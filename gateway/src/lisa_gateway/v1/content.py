@@ -1,23 +1,38 @@
-"""Bodies of messages as JSON, and back."""
+"""Messages as JSON, and back."""
 
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.key import key_of
 from lisa_gateway.json_text import decode, encode, encode_exactly
 from lisa_gateway.v1.models import Bodies, MessageInput, Options, duration_of, moment_of
-from lisa_producer import Message
 
-__all__ = ["OVERHEAD", "encode_list", "encode_message", "message_of", "options_of"]
+__all__ = ["OVERHEAD", "Content", "Ms", "encode_list", "encode_message", "fields_of", "options_of"]
 
 OVERHEAD = 500
 """An encoded message without its body takes as long as so many bytes."""
 
 _PIECE = 262_144
 """Characters of base64 that are decoded at once; a multiple of four."""
+
+
+Ms = Annotated[int, Field(description="ms since 1970, by the server's clock")]
+
+
+class Content(TypedDict):
+    """A body, in one of three forms."""
+
+    body: NotRequired[Annotated[str, Field(description="text")]]
+    body_json: NotRequired[Annotated[Any, Field(description="a JSON value, where `bodies` asks for it")]]
+    body_base64: NotRequired[Annotated[str, Field(description="bytes that are no text")]]
+    headers: NotRequired[dict[str, str]]
+    key: NotRequired[str]
 
 
 def encode_message(members: Mapping[str, Any], body: bytes, headers: Mapping[str, str], form: Bodies = "text") -> bytes:
@@ -80,8 +95,8 @@ def _from_base64(text: str) -> bytes:
     return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in pieces)
 
 
-def message_of(given: MessageInput) -> Message:
-    """A message to send. Raises InvalidInput."""
+def fields_of(given: MessageInput) -> dict[str, Any]:
+    """Body, id, headers and options of a message, as the producer takes them. Raises InvalidInput."""
     has_body = "body" in given.model_fields_set
     if has_body == (given.body_base64 is not None):
         raise InvalidInput("body", given.body, "given where body_base64 is not, and absent where it is")
@@ -91,4 +106,4 @@ def message_of(given: MessageInput) -> Message:
             body = _from_base64(given.body_base64)
         except ValueError:
             raise InvalidInput("body_base64", given.body_base64, "base64") from None
-    return Message(body=body, id=given.id, headers=given.headers, **options_of(given))
+    return {"body": body, "id": given.id, "headers": given.headers} | options_of(given)

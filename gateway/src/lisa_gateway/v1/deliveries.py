@@ -2,25 +2,132 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Annotated, Literal
 
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from lisa_common.cli.parse import read_duration
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import duration_ms
-from lisa_consumer import Held
+from lisa_consumer import Held, NackOutcome
 from lisa_gateway.aside import aside
 from lisa_gateway.handover import Handover
-from lisa_gateway.polls import Poller
+from lisa_gateway.polls import MAX_BATCH, Poller
 from lisa_gateway.problems import Busy, Forbidden
-from lisa_gateway.v1 import answers
-from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
-from lisa_gateway.v1.models import Extends, Nacks, Read, Receipts, Rejects, duration_of
+from lisa_gateway.settings import MAX_WAIT_S
+from lisa_gateway.v1.content import OVERHEAD, Content, Ms, encode_list, encode_message
+from lisa_gateway.v1.models import Bodies, Duration, DurationText, Input, duration_of, few
 from lisa_gateway.v1.operation import Answer, Call, operation
 
 __all__ = ["ack", "extend", "nack", "read", "reject", "release"]
 
 
+class Delivery(Content):
+    """A message that is delivered, and its receipt."""
+
+    receipt: str
+    topic: str
+    group: str
+    id: str
+    attempt: Annotated[int, Field(description="1 for the first delivery in this group")]
+    due_ms: Ms
+    sent_ms: Ms
+
+
+class Deliveries(TypedDict):
+    """Deliveries; none if none was ready in the time to wait."""
+
+    deliveries: list[Delivery]
+
+
+class AckResults(TypedDict):
+    """One outcome for each receipt."""
+
+    outcomes: list[Literal["acked", "late", "stale"]]
+
+
+class NackResults(TypedDict):
+    """One outcome for each receipt."""
+
+    outcomes: list[NackOutcome]
+
+
+class Extended(TypedDict):
+    """For each receipt, whether its lease goes on; false: it is lost."""
+
+    kept: list[bool]
+
+
+class Released(TypedDict):
+    """How many deliveries were given back."""
+
+    released: int
+
+
+_LONGEST = f"at most {MAX_WAIT_S:g} s"
+
+
+def _wait(value: str) -> str:
+    if read_duration("wait", value) > MAX_WAIT_S:
+        raise InvalidInput("wait", value, _LONGEST)
+    return value
+
+
+_Wait = (
+    Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Annotated[DurationText, AfterValidator(_wait)]
+)
+
+
+class Read(Input):
+    """What to read, and for how long to wait and to hold it."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_BATCH, description="most deliveries")] = 1
+    wait: Annotated[
+        _Wait | None, Field(description=f"how long to wait for the first, {_LONGEST}; by default not at all")
+    ] = None
+    lease: Annotated[
+        Duration | None, Field(description="how long they belong to the reader; by default the visibility timeout")
+    ] = None
+    bodies: Annotated[Bodies, Field(description="how to write bodies")] = "text"
+
+
+class Receipts(Input):
+    """Deliveries, by the receipts that came with them."""
+
+    receipts: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=2_000)]],
+        few(MAX_BATCH, "receipts"),
+        Field(min_length=1, max_length=MAX_BATCH),
+    ]
+
+
+class Rejects(Receipts):
+    """Deliveries that can never be handled."""
+
+    error: Annotated[str, Field(max_length=2_000, description="why, for operators")] = ""
+
+
+class Nacks(Receipts):
+    """Deliveries that failed."""
+
+    delay: Annotated[
+        Duration | None, Field(description="deliver again after this time; by default the topic's backoff decides")
+    ] = None
+    error: Annotated[str, Field(max_length=2_000, description="why, for operators")] = ""
+
+
+class Extends(Receipts):
+    """Deliveries that take longer."""
+
+    lease: Annotated[Duration | None, Field(description="from now on; by default the topic's visibility timeout")] = (
+        None
+    )
+
+
 @operation(
     "POST /v1/topics/{topic}/groups/{group}/read",
-    {200: answers.Deliveries},
+    {200: Deliveries},
     body=Read,
     body_required=False,
     conflicts=True,
@@ -81,13 +188,13 @@ def _receipt(call: Call, place: int, receipt: str) -> Held:
         raise InvalidInput(f"receipts.{place}", receipt, error.expected) from None
 
 
-@operation("POST /v1/ack", {200: answers.AckResults}, body=Receipts)
+@operation("POST /v1/ack", {200: AckResults}, body=Receipts)
 async def ack(call: Call) -> Answer:
     """Acks deliveries that were handled."""
     return Answer({"outcomes": await call.gateway.settler.ack(_held(call))})
 
 
-@operation("POST /v1/nack", {200: answers.NackResults}, body=Nacks)
+@operation("POST /v1/nack", {200: NackResults}, body=Nacks)
 async def nack(call: Call) -> Answer:
     """Returns deliveries that failed: they come again, or become garbage."""
     delay = duration_of("delay", call.body.delay)
@@ -95,20 +202,20 @@ async def nack(call: Call) -> Answer:
     return Answer({"outcomes": outcomes})
 
 
-@operation("POST /v1/reject", {200: answers.NackResults}, body=Rejects)
+@operation("POST /v1/reject", {200: NackResults}, body=Rejects)
 async def reject(call: Call) -> Answer:
     """Turns deliveries into garbage, whatever attempts are left."""
     return Answer({"outcomes": await call.gateway.settler.reject(_held(call), error=call.body.error)})
 
 
-@operation("POST /v1/extend", {200: answers.Extended}, body=Extends)
+@operation("POST /v1/extend", {200: Extended}, body=Extends)
 async def extend(call: Call) -> Answer:
     """Renews the leases of deliveries."""
     lease = duration_of("lease", call.body.lease)
     return Answer({"kept": await call.gateway.settler.extend(_held(call), lease)})
 
 
-@operation("POST /v1/release", {200: answers.Released}, body=Receipts)
+@operation("POST /v1/release", {200: Released}, body=Receipts)
 async def release(call: Call) -> Answer:
     """Gives back deliveries that were not begun; no attempt is spent."""
     return Answer({"released": await call.gateway.settler.release(_held(call))})

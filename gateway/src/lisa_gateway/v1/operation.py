@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
@@ -15,11 +15,11 @@ from lisa_common.errors import InvalidInput, OmittedBytes
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import ROUTES, Caller, Rule, caller_of
 from lisa_gateway.aside import aside
-from lisa_gateway.forms import URLENCODED
+from lisa_gateway.forms import URLENCODED, media_type
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.json_text import decode, encode
-from lisa_gateway.problems import Problem, Refusal
+from lisa_gateway.problems import Problem, Refusal, problem_of
 from lisa_gateway.responses import HandedOver
 from lisa_gateway.v1.models import UnknownMember
 from lisa_gateway.v1.receipts import Receipts
@@ -208,9 +208,8 @@ def _check_has_end(request: Request) -> None:
     """Raises Refusal for a body without a length, such as of HTTP/1.0: it would count as empty, whatever was sent."""
     given = {"content-length", "transfer-encoding"}.intersection(request.headers)
     if not given and request.scope["http_version"] < "2":
-        more = {"field": "content-length", "value": None, "expected": "given, with 0 for an empty message"}
-        detail = "content-length must be given, with 0 for an empty message; got None"
-        raise Refusal(Problem(400, "invalid-input", detail, more, closes=True))
+        error = InvalidInput("content-length", None, "given, with 0 for an empty message")
+        raise Refusal(replace(problem_of(error), closes=True))
 
 
 async def _body_of(operation: Operation, request: Request) -> BaseModel:
@@ -224,7 +223,7 @@ async def _body_of(operation: Operation, request: Request) -> BaseModel:
 
 def _check_json(request: Request) -> None:
     """Raises Refusal unless the request says that its body is JSON, without compression."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request.headers.get("content-type", ""))
     if kind != "application/json":
         raise Refusal(unsupported(kind, "application/json"))
     check_plain(request)
@@ -234,16 +233,18 @@ def check_plain(request: Request) -> None:
     """Raises Refusal for a compressed body."""
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
     if encoding not in ("", "identity"):
-        detail = f"content-encoding must be identity; got {encoding!r}"
-        more = {"field": "content-encoding", "value": encoding, "expected": "identity"}
-        raise Refusal(Problem(415, "media-type", detail, more))
+        raise Refusal(_of_media(InvalidInput("content-encoding", encoding, "identity")))
 
 
 def unsupported(kind: str, expected: str) -> Problem:
     """The problem of another content type."""
     hint = " (curl -d sends this for any body; --json is for JSON)" if kind == URLENCODED else ""
-    detail = f"content-type must be {expected}; got {kind!r}{hint}"
-    return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
+    problem = _of_media(InvalidInput("content-type", kind, expected))
+    return replace(problem, detail=problem.detail + hint)
+
+
+def _of_media(error: InvalidInput) -> Problem:
+    return replace(problem_of(error), status=415, kind="media-type")
 
 
 def parsed(data: bytes, field: str = "body") -> Any:

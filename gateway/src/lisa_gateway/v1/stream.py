@@ -4,19 +4,22 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import FailFast, Field
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, OmittedBytes, OutcomeUnknown, Verbatim
 from lisa_gateway.aside import Turn, aside
 from lisa_gateway.limits import take_stream
+from lisa_gateway.polls import MAX_BATCH
 from lisa_gateway.problems import Refusal, problem_of
-from lisa_gateway.v1 import answers
-from lisa_gateway.v1.content import message_of
-from lisa_gateway.v1.models import MessageBatch, MessageInput
+from lisa_gateway.v1.content import Ms, fields_of
+from lisa_gateway.v1.models import Input, MessageInput, few
 from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
 
-__all__ = ["STREAMS", "send_stream"]
+__all__ = ["STREAMS", "StreamResult", "send_stream"]
 
 STREAMS = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 """Content types of streams."""
@@ -26,7 +29,50 @@ _MOST_PROBLEMS = 100
 """The number of lines of a stream whose problems are reported, and of invalid lines at which it ends."""
 
 
-@operation("POST /v1/topics/{topic}/batch", {200: answers.BatchResult}, body=MessageBatch, conflicts=True)
+class BatchItem(TypedDict):
+    """The outcome of one message of a batch."""
+
+    id: str | None
+    outcome: Literal["sent", "replaced", "duplicate", "failed"]
+    due_ms: Ms | None
+    problem: NotRequired[dict[str, Any]]
+
+
+class _Counts(TypedDict):
+    sent: int
+    replaced: int
+    duplicates: int
+    failed: int
+
+
+class BatchResult(_Counts):
+    """The outcomes of a batch, in its order."""
+
+    results: list[BatchItem]
+
+
+class LineProblem(TypedDict):
+    """What is wrong with a line."""
+
+    line: int
+    problem: dict[str, Any]
+
+
+class StreamResult(_Counts):
+    """The outcomes of a stream, and the first hundred lines that were not sent."""
+
+    problems: list[LineProblem]
+
+
+class MessageBatch(Input):
+    """Messages to send together."""
+
+    messages: Annotated[
+        list[MessageInput], FailFast(), few(MAX_BATCH, "messages"), Field(min_length=1, max_length=MAX_BATCH)
+    ]
+
+
+@operation("POST /v1/topics/{topic}/batch", {200: BatchResult}, body=MessageBatch, conflicts=True)
 async def send_batch(call: Call) -> Answer:
     """Sends up to 1,000 messages, and reports the outcome of each."""
     given: MessageBatch = call.body
@@ -36,7 +82,7 @@ async def send_batch(call: Call) -> Answer:
     def sort_out() -> None:
         for place, message in enumerate(given.messages):
             try:
-                messages[place] = message_of(message)
+                messages[place] = Message(**fields_of(message))
             except InvalidInput as error:
                 results[place] = _failed(message.id, error)
 
@@ -116,7 +162,7 @@ async def send_stream(call: Call) -> Answer:
 
 
 def _message(line: bytes) -> Message:
-    return message_of(validated(MessageInput, parsed(line, "line"), "line"))
+    return Message(**fields_of(validated(MessageInput, parsed(line, "line"), "line")))
 
 
 class _Stream:

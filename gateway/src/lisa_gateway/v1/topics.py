@@ -5,14 +5,14 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import INTERNAL_FIELDS, Policy
 from lisa_gateway.problems import Problem, Refusal, part_is_done
-from lisa_gateway.v1 import answers
-from lisa_gateway.v1.models import Input, Shards
+from lisa_gateway.v1.models import Input
 from lisa_gateway.v1.operation import Answer, Call, operation
-from lisa_manager import DEFAULT, TopicSizes
+from lisa_manager import DEFAULT, GroupDebt, GroupStatus, TopicSizes
 
 __all__ = [
     "change_topic",
@@ -30,6 +30,87 @@ __all__ = [
 
 _TOPIC = "/v1/topics/{topic}"
 _GROUP = "/v1/topics/{topic}/groups/{group}"
+
+
+class TopicItem(TypedDict):
+    """A topic."""
+
+    topic: str
+    policy: dict[str, Any]
+
+
+class Topics(TypedDict):
+    """Topics that the caller may look into, by name."""
+
+    topics: list[TopicItem]
+
+
+class Sizes(TypedDict):
+    """How many messages a topic holds. With several groups, all but `stored` and `waiting` count each group's copy."""
+
+    topic: str
+    stored: int
+    waiting: int
+    ready: int
+    delivered: int
+    retry: int
+    garbage: int
+    groups: list[GroupStatus]
+    damage: str
+
+
+class SizesList(TypedDict):
+    """The sizes of topics, by name."""
+
+    topics: list[Sizes]
+
+
+class TopicDetails(TopicItem):
+    """A topic, its policy and its sizes."""
+
+    sizes: Sizes
+    late_ms: Annotated[int, Field(description="how long the oldest undelivered message has been due")]
+
+
+class DroppedTopic(TypedDict):
+    """How many messages went with a topic."""
+
+    topic: str
+    messages: int
+
+
+class Groups(TypedDict):
+    """The groups of a topic."""
+
+    groups: list[GroupDebt]
+
+
+class GroupName(TypedDict):
+    """A group."""
+
+    topic: str
+    group: str
+
+
+class DroppedGroupResult(GroupName):
+    """How many copies of messages ended with a group."""
+
+    ended: int
+
+
+class Resharded(TypedDict):
+    """The numbers of shards of a topic."""
+
+    topic: str
+    before: int
+    shards: int
+    draining: int
+
+
+class Shards(Input):
+    """Over how many shards to spread new messages."""
+
+    shards: Annotated[int, Field(ge=1, le=256)]
 
 
 class _Force(Input):
@@ -84,28 +165,28 @@ def _sizes(sizes: TopicSizes) -> dict[str, Any]:
     return {name: getattr(sizes, name) for name in names} | {"groups": [asdict(group) for group in sizes.groups]}
 
 
-@operation("GET /v1/topics", {200: answers.Topics})
+@operation("GET /v1/topics", {200: Topics})
 async def list_topics(call: Call) -> Answer:
     """Lists topics and their policies."""
     topics = [topic for topic in await call.gateway.admin.topics() if call.shows(topic.name)]
     return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in topics]})
 
 
-@operation("GET /v1/sizes", {200: answers.SizesList})
+@operation("GET /v1/sizes", {200: SizesList})
 async def list_sizes(call: Call) -> Answer:
     """Counts the messages of all topics."""
     sizes = await call.gateway.admin.sizes()
     return Answer({"topics": [_sizes(each) for each in sizes if call.shows(each.topic)]})
 
 
-@operation(f"GET {_TOPIC}/sizes", {200: answers.Sizes})
+@operation(f"GET {_TOPIC}/sizes", {200: Sizes})
 async def get_sizes(call: Call) -> Answer:
     """Counts the messages of a topic."""
     [sizes] = await call.gateway.admin.sizes(call.topic)
     return Answer(_sizes(sizes))
 
 
-@operation(f"GET {_TOPIC}", {200: answers.TopicDetails})
+@operation(f"GET {_TOPIC}", {200: TopicDetails})
 async def get_topic(call: Call) -> Answer:
     """Shows a topic, its policy and its sizes."""
     admin = call.gateway.admin
@@ -117,7 +198,7 @@ async def get_topic(call: Call) -> Answer:
 
 @operation(
     f"PUT {_TOPIC}",
-    {201: answers.TopicItem, 200: answers.TopicItem},
+    {201: TopicItem, 200: TopicItem},
     body=_PolicyFields,
     body_required=False,
     conflicts=True,
@@ -139,7 +220,7 @@ async def create_topic(call: Call) -> Answer:
     return Answer({"topic": call.topic, "policy": _policy(policy)}, 201 if created else 200)
 
 
-@operation(f"PATCH {_TOPIC}", {200: answers.TopicItem}, body=_PolicyFields)
+@operation(f"PATCH {_TOPIC}", {200: TopicItem}, body=_PolicyFields)
 async def change_topic(call: Call) -> Answer:
     """Changes fields of a topic's policy."""
     admin = call.gateway.admin
@@ -149,7 +230,7 @@ async def change_topic(call: Call) -> Answer:
     return Answer({"topic": call.topic, "policy": _policy(await admin.set_policy(call.topic, **fields))})
 
 
-@operation(f"DELETE {_TOPIC}", {200: answers.DroppedTopic}, query=_Force, conflicts=True)
+@operation(f"DELETE {_TOPIC}", {200: DroppedTopic}, query=_Force, conflicts=True)
 async def drop_topic(call: Call) -> Answer:
     """Drops a topic; with force, its messages and schedules as well."""
     dropped = await call.gateway.admin.drop_topic(call.topic, force=call.query.force)
@@ -167,28 +248,28 @@ def _holds(what: str, messages: int | None) -> Refusal:
     return Refusal(Problem(409, "conflict", f"{what} still holds {holds}; force=true drops them with it"))
 
 
-@operation(f"POST {_TOPIC}/shards", {200: answers.Resharded}, body=Shards)
+@operation(f"POST {_TOPIC}/shards", {200: Resharded}, body=Shards)
 async def reshard_topic(call: Call) -> Answer:
     """Spreads new messages over another number of shards."""
     result = await call.gateway.admin.reshard(call.topic, call.body.shards)
     return Answer({"topic": call.topic} | asdict(result))
 
 
-@operation(f"GET {_TOPIC}/groups", {200: answers.Groups})
+@operation(f"GET {_TOPIC}/groups", {200: Groups})
 async def list_groups(call: Call) -> Answer:
     """Lists the groups of a topic, and what they owe."""
     groups = await call.gateway.admin.groups(call.topic)
     return Answer({"groups": [asdict(group) for group in groups]})
 
 
-@operation(f"PUT {_GROUP}", {200: answers.GroupName}, conflicts=True)
+@operation(f"PUT {_GROUP}", {200: GroupName}, conflicts=True)
 async def create_group(call: Call) -> Answer:
     """Makes a group, if it is missing."""
     await call.gateway.admin.create_group(call.topic, call.path["group"])
     return Answer({"topic": call.topic, "group": call.path["group"]})
 
 
-@operation(f"DELETE {_GROUP}", {200: answers.DroppedGroupResult}, query=_Force, conflicts=True)
+@operation(f"DELETE {_GROUP}", {200: DroppedGroupResult}, query=_Force, conflicts=True)
 async def drop_group(call: Call) -> Answer:
     """Drops a group; with force, what it owes as well."""
     group = call.path["group"]

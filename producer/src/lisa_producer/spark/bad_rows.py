@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.client import Producer
@@ -29,15 +29,18 @@ class BadRow(LisaError):
         super().__init__(f"{row.key} of partition {partition} cannot be sent: {error}{more}")
 
 
-class BadRowSink(Protocol):
-    """Takes the bad rows of one task."""
+class BadRowSink:
+    """Takes the bad rows of one task. This one fails the task with the first."""
 
-    @property
-    def file(self) -> str | None:
-        """The file with the rows, after `close`, if any."""
+    file: str | None = None
+    """The file with the rows, after `close`, if any."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
 
     def take(self, row: Row, error: LisaError) -> None:
         """Stores a row, or raises LisaError to fail the task."""
+        raise BadRow(self._partition, row, error) from error
 
     def close(self) -> None:
         """Keeps the rows, as the task has succeeded."""
@@ -52,37 +55,24 @@ def open_bad_row_sink(place: str | None, producer: Producer, run: str, partition
     Names of files and ids of messages contain run and partition, so that a repeated partition adds none.
     """
     if place is None:
-        return _FailTask(partition)
+        return BadRowSink(partition)
     if "/" not in place:
         return _TopicSink(producer, place, run, partition)
-    return _DirectorySink(place, f"{run}-{partition:05d}.jsonl")
+    return _DirectorySink(place, run, partition)
 
 
-class _FailTask:
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self.file: str | None = None
+class _TopicSink(BadRowSink):
+    """Sends one message for each row. Its id contains run, partition and content, so that a repeated task adds none.
 
-    def take(self, row: Row, error: LisaError) -> None:
-        raise BadRow(self._partition, row, error) from error
-
-    def close(self) -> None:
-        """Does nothing."""
-
-    def discard(self) -> None:
-        """Does nothing."""
-
-
-class _TopicSink:
-    """Sends one message for each row. Its id contains run, partition and content, so that a repeated task adds none."""
+    So the rows of a task that has failed stay sent.
+    """
 
     def __init__(self, producer: Producer, topic: str, run: str, partition: int) -> None:
+        super().__init__(partition)
         self._producer = producer
         self._run = run
-        self._partition = partition
         self._copies: Counter[str] = Counter()
         self._topic = topic
-        self.file: str | None = None
 
     def take(self, row: Row, error: LisaError) -> None:
         id, body = self._id(row), _line(row, error)
@@ -96,16 +86,11 @@ class _TopicSink:
 
     def _send(self, id: str, body: bytes) -> LisaError | None:
         """Sends a row. Returns the error with which the topic refuses it, None if it has taken it."""
-        refused: list[LisaError] = []
         try:
-            self._producer.send_many(
-                self._topic,
-                [Message(body=body, id=id)],
-                on_result=lambda result: refused.extend(filter(None, [result.error])),
-            )
+            self._producer.send_many(self._topic, [Message(body=body, id=id)])
         except PartialSend as failure:
-            return refused[0] if refused else failure
-        return refused[0] if refused else None
+            return failure.report.first_error or failure
+        return None
 
     def _id(self, row: Row) -> str:
         # Without the row's number, as a repeated task may get its rows in another order; and without the error, as
@@ -115,29 +100,20 @@ class _TopicSink:
         self._copies[id] += 1
         return f"{id}-{self._copies[id]}"
 
-    def close(self) -> None:
-        """Does nothing, as the rows are sent."""
 
-    def discard(self) -> None:
-        """Does nothing: the rows stay sent, and a repeated task does not send them twice."""
-
-
-class _DirectorySink:
+class _DirectorySink(BadRowSink):
     """Writes one line of JSON for each row."""
 
-    def __init__(self, place: str, name: str) -> None:
-        self._lines = LineFile(place, name)
-
-    @property
-    def file(self) -> str | None:
-        """The file with the rows, after `close`, if any."""
-        return self._lines.file
+    def __init__(self, place: str, run: str, partition: int) -> None:
+        super().__init__(partition)
+        self._lines = LineFile(place, f"{run}-{partition:05d}.jsonl")
 
     def take(self, row: Row, error: LisaError) -> None:
         self._lines.write(_line(row, error))
 
     def close(self) -> None:
         self._lines.close()
+        self.file = self._lines.file
 
     def discard(self) -> None:
         self._lines.discard()

@@ -9,7 +9,6 @@ from math import inf
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,6 +25,7 @@ from lisa_common.errors import CannotCombine, InvalidInput, InvalidSettings, Nee
 from lisa_common.model.topic_pattern import TopicPattern
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
+from lisa_common.settings import Name
 from lisa_common.validation import check_id, check_name, expected_by, moment_ms
 from lisa_producer.message import CONFIRM_S, Confirm
 from lisa_producer.settings import ProducerSettings
@@ -41,13 +41,6 @@ _OF_SPARK = ("checkpointlocation", "queryname")
 
 def _camel(name: str) -> str:
     return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
-
-
-def _named(value: str, info: ValidationInfo) -> str:
-    return check_name(str(info.field_name), value)
-
-
-_Name = Annotated[str, AfterValidator(_named)]
 
 
 class _Options(BaseModel):
@@ -122,10 +115,10 @@ class WriteOptions(_Options):
         "batch_bytes": "batch_bytes",
     }
 
-    topic: _Name | None = None
+    topic: Name | None = None
     operation: Literal["send", "upsert", "cancel", "reschedule", "replay", "purge", "nack", "reject"] = "send"
     """What is done with each row."""
-    group: _Name | None = None
+    group: Name | None = None
     """The group of dead letters and deliveries whose rows do not name one."""
     outcomes: Annotated[str, Field(min_length=1)] | None = None
     """A directory for the outcome of each row, as JSON."""
@@ -146,7 +139,7 @@ class WriteOptions(_Options):
     """Of all tasks together."""
     remember_days: Annotated[float, Field(ge=0, le=3_660)] = 0
     """How long to remember what a micro-batch has written; 0: not at all."""
-    write: _Name | None = None
+    write: Name | None = None
     """Tells a write from the others of its micro-batch, for `foreachBatch`."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
@@ -238,7 +231,7 @@ _Moment = Annotated[int, BeforeValidator(_moment)]
 class SnapshotOptions(_Options):
     """Options of tables. They select at the server what is read; a message that passes all of them is a row."""
 
-    topic: _Name
+    topic: Name
     state: Annotated[tuple[State, ...], BeforeValidator(_words)] = PAGED
     due_from: _Moment | None = None
     """Earliest due time, in ms since the epoch."""
@@ -249,7 +242,7 @@ class SnapshotOptions(_Options):
     died_until: _Moment | None = None
     """Times of death before this, in ms since the epoch."""
     ids: Annotated[tuple[str, ...], BeforeValidator(_ids)] | None = None
-    group: _Name | None = None
+    group: Name | None = None
     """Only copies of this group, which retried messages and dead letters have."""
     reason: str | None = None
     """Only messages whose last delivery ended for this reason."""
@@ -330,7 +323,7 @@ class StreamOptions(_Options):
 
     topic: Annotated[tuple[str, ...], BeforeValidator(_words)]
     """Names of topics, and patterns of them."""
-    group: _Name
+    group: Name
     starting_offsets: Annotated[Literal["earliest", "latest"] | int | None, BeforeValidator(_start)] = None
     """Where a new group begins; a time in ms since the epoch."""
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000

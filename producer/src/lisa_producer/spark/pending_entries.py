@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Entry, entry_place
@@ -16,6 +16,8 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import fields_of
 
 __all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "read_infos"]
+
+T = TypeVar("T")
 
 FIRST = "0-0"
 """Before all entries."""
@@ -197,8 +199,7 @@ class PendingEntries:
         for first in range(0, len(known), _PLACES):
             part = known[first : first + _PLACES]
             # Rows may have been nacked meanwhile.
-            whole, _ = yield from self.holds_all(len(known) - first, known[-1].entry)
-            if not whole:
+            if not (yield from self._holds_all(len(known) - first, known[-1].entry)):
                 held = set((yield from self._places(FIRST, part[-1].entry)))
                 part = [entry for entry in part if entry.entry in held]
             for begin in range(0, len(part), _ENTRIES):
@@ -216,18 +217,18 @@ class PendingEntries:
             if ours := [row for row, failure in zip(part, failures, strict=True) if not _is_nacked(row, failure)]:
                 yield from self._settle(ours)
 
-    def holds_all(self, count: int, last: str, *along: Call[Any]) -> Flow[tuple[bool, Sequence[Any]]]:
-        """Whether all of `count` entries, of which the last is `last`, are pending still; and the results of `along`.
+    def _holds_all(self, count: int, last: str) -> Flow[bool]:
+        """Whether all of `count` entries, of which the last is `last`, are pending still.
 
         Pass all that were pending up to that one: what the consumer has got since comes after it.
         """
         held = holding.count_held(self.keys, self.group, self.consumer)
         later = holding.held_entries(self.keys, self.group, self.consumer, after=last, limit=1)
         try:
-            total, others, *results = yield [held, later, *along]
+            total, others = yield [held, later]
         except NoGroup:
-            return False, ()
-        return total == count and not others, results
+            return False
+        return bool(total == count and not others)
 
     def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
         ours, others = self._partition(entries)
@@ -264,13 +265,7 @@ class PendingEntries:
                 yield holding.renew(self.keys, self.group, self.consumer, aged)
 
     def _ages(self, after: str) -> Flow[list[tuple[str, int]]]:
-        try:
-            ages: list[tuple[str, int]] = yield holding.held_ages(
-                self.keys, self.group, self.consumer, after=after, limit=_PLACES
-            )
-        except NoGroup:
-            return []
-        return ages
+        return _unless_destroyed(holding.held_ages(self.keys, self.group, self.consumer, after=after, limit=_PLACES))
 
     def policy(self) -> Flow[Policy]:
         """The topic's policy."""
@@ -279,21 +274,23 @@ class PendingEntries:
 
     def held(self, after: str, last: str = "+", limit: int = _ENTRIES) -> Flow[list[Entry]]:
         """The first pending entries after one and up to another."""
-        call = consuming.list_pending(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
-        try:
-            entries: list[Entry] = yield call
-        except NoGroup:
-            # The group was destroyed, with its pending entries.
-            return []
-        return entries
+        return _unless_destroyed(
+            consuming.list_pending(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
+        )
 
     def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
-        call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
-        try:
-            entries: list[str] = yield call
-        except NoGroup:
-            return []
-        return entries
+        return _unless_destroyed(
+            holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
+        )
+
+
+def _unless_destroyed(call: Call[list[T]]) -> Flow[list[T]]:
+    """What a call lists; nothing where the group was destroyed, with its pending entries."""
+    try:
+        listed: list[T] = yield call
+    except NoGroup:
+        return []
+    return listed
 
 
 def _is_nacked(entry: Entry, failure: Failure | None) -> bool:

@@ -1,6 +1,5 @@
 """Fetches the messages of a range of pending entries, page by page, as flows."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +11,12 @@ from lisa_common.protocol.fetching import fetch, fetch_within
 from lisa_common.protocol.replies import rows
 from lisa_common.protocol.triage import sort_entries
 from lisa_producer.spark.pending_entries import PendingEntries
-from lisa_producer.spark.ranges import Entries, Page
+from lisa_producer.spark.ranges import Entries
 
 __all__ = ["RangeFetcher"]
 
 _MOST = 1_000
-"""Entries of one page, where the driver has not cut pages."""
+"""Entries of one page."""
 _FIRST = 100
 """Messages of the first fetch, as their sizes are not known."""
 _MAX_BYTES = 4_194_304
@@ -32,8 +31,6 @@ class RangeFetcher:
         self._pending = pending
         self._after = entries.after
         self._last = entries.last
-        self._pages = deque(entries.pages)
-        self._batch = entries.batch
         self._listed: list[Entry] = []
         """Entries that are not fetched yet."""
         self._largest: int | None = None
@@ -74,26 +71,6 @@ class RangeFetcher:
 
     def _list(self) -> Flow[list[Entry]]:
         """The next pending entries, with their fields."""
-        while self._pages and self._batch:
-            entries = yield from self._list_page(self._pages.popleft(), self._batch)
-            if entries is not None:
-                return entries
-            # Not all entries of the batch are pending still, or those of others lie between.
-            self._pages.clear()
-        return (yield from self._list_held())
-
-    def _list_page(self, page: Page, batch: Page) -> Flow[list[Entry] | None]:
-        """The entries of a page, if all of the batch are pending, and no others lie between."""
-        limit = page.size + 1
-        call = command(
-            *("XRANGE", self._pending.keys.of("ready"), f"({page.after}", page.last, "COUNT", limit), decode=rows
-        )
-        whole, results = yield from self._pending.holds_all(batch.size, batch.last, call)
-        if not whole or len(results[0]) != page.size:
-            return None
-        return [entry_of(*each) for each in results[0]]
-
-    def _list_held(self) -> Flow[list[Entry]]:
         keys, group, consumer = self._pending.keys, self._pending.group, self._pending.consumer
         held = holding.held_entries(keys, group, consumer, after=self._after, last=self._last, limit=_MOST)
         page = command("XRANGE", keys.of("ready"), f"({self._after}", self._last, "COUNT", _MOST, decode=rows)

@@ -36,7 +36,7 @@ from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog
 from lisa_producer.spark.range_fetcher import RangeFetcher
-from lisa_producer.spark.ranges import Entries, Page, cut_entries
+from lisa_producer.spark.ranges import Entries, cut
 from lisa_producer.spark.rows import batch_of_deliveries
 from lisa_producer.spark.starting import start_groups
 
@@ -193,7 +193,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             places = [read.entry for read in self._known(keys, entry)]
             if not places:
                 places = self._run(self._pending(keys, consumer).places(begin, entry))
-            ranges += cut_entries(keys, consumer, places, Page(begin, entry, len(places)), self._options.partition_rows)
+            ranges += cut(keys, consumer, places, begin, entry, size=self._options.partition_rows)
         return ranges
 
     def _pending_of(self, entries: Entries) -> PendingEntries:
@@ -222,7 +222,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tried -= keep
             pending = self._pending_of(each)
             end = self._run(pending.give_back(each.after, each.last, keep))
-            kept += [Entries(each.keys, each.consumer, Page(each.after, end, keep))] if keep else []
+            kept += [Entries(each.keys, each.consumer, each.after, end, keep)] if keep else []
             if self._target is not None and keep < each.count:
                 # They come again as new entries, which belong to this run.
                 self._target[each.keys] = self._run(pending.newest())

@@ -167,8 +167,7 @@ class Sink:
         settings = self.options.settings
         configure_logging(settings.log_level, settings.log_format)
 
-    def log_summary(self, messages: Sequence[Written | None], label: str = "") -> None:
-        """Logs one line about a whole batch."""
+    def _log_summary(self, messages: Sequence[Written | None], label: str) -> None:
         self._configure_logging()
         done = [message for message in messages if message is not None]
         seconds = max((m.ended for m in done), default=0.0) - min((m.began for m in done), default=0.0)
@@ -183,8 +182,12 @@ class Sink:
             extra=event("rows_written", topic=topic, label=label, seconds=round(seconds, 3), **counts),
         )
 
-    def end(self, messages: Sequence[Written | None]) -> None:
-        """Notes that a write of a micro-batch has ended; for listeners, the counts of a query's sink."""
+    def end(self, messages: Sequence[Written | None], label: str = "") -> None:
+        """Logs one line about a whole batch, and notes that a write of a micro-batch has ended.
+
+        For listeners, it keeps the counts of a query's sink.
+        """
+        self._log_summary(messages, label)
         write = next((message.write for message in messages if message and message.write), None)
         if write is None or not (self._is_kept or (self.options.topic and not self.digest)):
             return
@@ -237,8 +240,8 @@ def _line(outcome: Outcome) -> bytes:
     return json.dumps({name: value for name, value in outcome._asdict().items() if value is not None}).encode()
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """Writes a frame."""
+class _Writer:
+    """Writes partitions; what batches and micro-batches have in common."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -247,9 +250,12 @@ class BatchWriter(DataSourceArrowWriter):
         """Writes the rows of one partition."""
         return self._sink.write(iterator)
 
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a frame."""
+
     def commit(self, messages: Sequence[Written | None]) -> None:  # type: ignore[override]
-        """Logs the result, as all partitions are written."""
-        self._sink.log_summary(messages)
+        """Notes and logs the result, as all partitions are written."""
         self._sink.end(messages)
 
     def abort(self, messages: Sequence[Written | None]) -> None:  # type: ignore[override]
@@ -257,20 +263,12 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink.undo(messages, "write")
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Writes the rows of one partition of a micro-batch."""
-        return self._sink.write(iterator)
-
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Logs the result, as all partitions of the micro-batch are written."""
-        self._sink.log_summary(messages, f"batch {batchId}")
-        self._sink.end(messages)
+        """Notes and logs the result, as all partitions of the micro-batch are written."""
+        self._sink.end(messages, f"batch {batchId}")
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Cleans up, as a partition of the micro-batch has failed for good."""
