@@ -67,7 +67,7 @@ class KnownTopics:
         except UnknownTopic:
             # It was dropped since it was found.
             self.forget(topic)
-            return await self.declare(topic, quota, group)
+            await self.declare(topic, quota, group)
         except OF_THE_SERVER:
             if not known.group_until:
                 raise
