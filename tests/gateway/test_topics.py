@@ -2,15 +2,19 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from lisa_common.errors import Unreachable
 from lisa_common.model.policy import Policy
 from lisa_gateway.access.quotas import Quota
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin
+from support import Server
+from support.proxy import Proxy
 
 _MANY = 500
 
@@ -48,3 +52,27 @@ async def test_a_new_topic_is_declared_once(redis_url: str, prefix: str) -> None
         assert [each.group for each in await admin.groups("orders")] == [settings.group]
         with pytest.raises(asyncio.CancelledError):
             await first
+
+
+async def test_what_was_known_of_a_topic_counts_on_while_nobody_can_be_asked(
+    own_server: Callable[..., Server], prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a Cluster, the registry may be away and the topic not; nor does a group that was made need another node."""
+    monkeypatch.setattr("lisa_gateway.topics._REFRESH_S", 0.0)
+    server = own_server()
+    async with Proxy(server.port) as proxy:
+        settings = GatewaySettings(redis_url=proxy.url, prefix=prefix)
+        async with _CountingAdmin(settings=settings, patience_s=0) as admin:
+            topics = KnownTopics(admin, settings.group)
+            await topics.declare("orders", Quota())
+            await admin.set_policy("orders", max_retries=3)
+            assert (await topics.policy("orders")).max_retries == 3
+            proxy.lead_to(1)
+            proxy.reset()
+            await topics.declare("orders", Quota())
+            assert (await topics.policy("orders")).max_retries == 3
+            with pytest.raises(Unreachable):
+                await topics.declare("invoices", Quota())
+            proxy.lead_to(server.port)
+            await topics.declare("invoices", Quota())
+            assert admin.calls["create_group"] == 3

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lisa_common.errors import OutcomeUnknown, UnknownTopic
+from lisa_common.errors import OF_THE_SERVER, OutcomeUnknown, UnknownTopic
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.validation import check_name
 from lisa_gateway.access.quotas import Quota
@@ -19,6 +19,10 @@ T = TypeVar("T")
 _REFRESH_S = 10.0
 """How long a topic counts as declared, and its policy as known: as long as for producers."""
 
+_AWAY_S = 1.0
+"""How long what was known counts on, where the server could not be asked. A node of a Cluster may hold the registry, or
+what a group needs to know of a reshard, for topics of all other nodes."""
+
 _MAX_KNOWN = 100_000
 
 
@@ -28,8 +32,8 @@ class _Known:
 
     until: float
     policy: Policy
-    has_group: bool = False
-    """Whether the group of the settings was made since."""
+    group_until: float = 0.0
+    """How long the group of the settings counts as made; 0 for never."""
 
 
 class KnownTopics:
@@ -55,15 +59,20 @@ class KnownTopics:
         Raises InvalidInput for an invalid name, OverQuota, TooManyGroups and other errors of the server.
         """
         known = await self._ensure(topic, quota)
-        if known.has_group or (group and group != self._group):
+        if known.group_until > time.monotonic() or (group and group != self._group):
             return
+        lasts_s = _REFRESH_S
         try:
             await self._calls.share(("create_group", topic), lambda: self._admin.create_group(topic, self._group))
         except UnknownTopic:
             # It was dropped since it was found.
             self.forget(topic)
             await self.declare(topic, quota, group)
-        known.has_group = True
+        except OF_THE_SERVER:
+            if not known.group_until:
+                raise
+            lasts_s = _AWAY_S
+        known.group_until = time.monotonic() + lasts_s
 
     async def ensure(self, topic: str, quota: Quota) -> Policy:
         """Returns the policy of a topic; declares a new one, and counts it.
@@ -92,7 +101,7 @@ class KnownTopics:
             return []
 
     async def policy(self, topic: str) -> Policy:
-        """The policy of a topic, at most ten seconds old; the default one where there is no topic."""
+        """The policy of a topic, at most ten seconds old while the server answers; the default one of no topic."""
         try:
             return (await self._find(topic)).policy
         except UnknownTopic:
@@ -109,7 +118,13 @@ class KnownTopics:
         known = self._known.get(topic)
         if known and known.until > time.monotonic():
             return known
-        return await self._calls.share(("policy", topic), lambda: self._read(topic))
+        try:
+            return await self._calls.share(("policy", topic), lambda: self._read(topic))
+        except OF_THE_SERVER:
+            if known is None:
+                raise
+            known.until = time.monotonic() + _AWAY_S
+            return known
 
     async def _create(self, topic: str) -> _Known:
         try:
@@ -124,5 +139,7 @@ class KnownTopics:
         policy = await self._admin.policy(topic)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        known = self._known[topic] = _Known(time.monotonic() + _REFRESH_S, policy)
+        before = self._known.get(topic)
+        group_until = before.group_until if before else 0.0
+        known = self._known[topic] = _Known(time.monotonic() + _REFRESH_S, policy, group_until)
         return known

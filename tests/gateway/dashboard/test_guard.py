@@ -230,6 +230,8 @@ def test_large_and_strange_forms(browser: Browser, topic: str) -> None:
     for path in ("", "topic?topic=t&", "live?page=topics&"):
         asked = browser.client.get(path, params={f"f{n}": 1 for n in range(300)})
         assert (asked.status_code, "at most 200 fields" in asked.text) == (400, True)
+    for entry in ("0-0", "18446744073709551616-0"):
+        assert browser.get("activity", before=entry).status == 400
     parts = browser.client.post("do-cancel", files={"topic": topic}, headers=SITE)
     assert parts.status_code == 400
     assert "content-type must be" in parts.text

@@ -92,6 +92,22 @@ def test_selected_waiting_messages_are_due_now_and_cancelled(
     )
 
 
+def test_a_selected_message_of_two_groups_is_cancelled_once(
+    browser: Browser, producer: Producer, admin: Admin, topic: str
+) -> None:
+    """Each group's copy of it is a row. No copy counts as elsewhere because another was selected as well."""
+    admin.create_topic(topic)
+    for group in ("billing", "audit"):
+        admin.create_group(topic, group)
+    producer.send(topic, "x", id="a")
+    page = browser.get("messages", topic=topic, state="ready")
+    assert {"billing/a", "audit/a"} <= set(page.form("do-chosen").fields.values())
+    asked = browser.send(page, page.form("do-chosen"), what="cancel")
+    said = browser.send(asked, asked.form("do-chosen")).text
+    assert "cancel: 1 done" in said
+    assert "elsewhere" not in said
+
+
 @pytest.fixture
 def worker(gateways: Gateways, topic: str) -> Iterator[Worker]:
     """A worker of the topic, with its topic's name, whose handler hangs."""

@@ -113,6 +113,10 @@ def test_search_says_how_far_it_has_looked(browser: Browser, producer: Producer,
     page = browser.get("messages", topic=topic, state="garbage", age="soon")
     assert page.status == 400
     assert "age must be seconds, or numbers with units" in page.text
+    page = browser.get("messages", topic=topic, state="garbage", group="biling", error="declined")
+    assert page.status == 404
+    assert "has no group 'biling'" in page.text
+    assert 'value="declined"' in page.html
 
 
 def test_message_shows_all_that_is_known(browser: Browser, producer: Producer, topic: str, kill: Kill) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -131,7 +132,9 @@ class _Run:
                 selection.topic, selection.state, group=selection.group, limit=_PAGE, cursor=cursor
             )
             chosen = [m for m in page.messages if selection.matches(m) and not self._is_moved(m)]
-            done, failed = await self._change(what, chosen) if chosen else (0, 0)
+            copies = [(message.group or "", message.id) for message in chosen]
+            at = selection.target if what == "reschedule" else None
+            done, failed = await change(self._admin, selection.topic, copies, what, at=at) if copies else (0, 0)
             of = self._operation
             self._operation = replace(
                 of, looked=of.looked + len(page.messages), done=of.done + done, failed=of.failed + failed
@@ -160,32 +163,26 @@ class _Run:
         self._operation = replace(self._operation, done=result.done, failed=failed)
         return not result.stopped
 
-    async def _change(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
-        topic, done, failed = self._selection.topic, 0, 0
-        # By group, as another group's copy of the same dead letter may not be selected.
-        by_group = what in ("replay", "purge")
-        for group in dict.fromkeys(message.group or "" if by_group else "" for message in chosen):
-            ids = dict.fromkeys(message.id for message in chosen if not by_group or (message.group or "") == group)
-            at = self._selection.target if what == "reschedule" else None
-            changed, left = await change(self._admin, topic, list(ids), what, group=group, at=at)
-            done, failed = done + changed, failed + left
-        return done, failed
-
 
 async def change(
-    admin: AsyncAdmin, topic: str, ids: Sequence[str], what: str, *, group: str, at: datetime | None = None
+    admin: AsyncAdmin, topic: str, copies: Sequence[tuple[str, str]], what: str, *, at: datetime | None = None
 ) -> tuple[int, int]:
-    """Does one of `VERBS` to messages, but to dead letters only of a group.
+    """Does one of `VERBS` to messages, given as group and id of their copies; of dead letters, only to these copies.
 
     Returns how many it changed, and how many it did not.
     """
     if what in ("replay", "purge"):
-        result = await (admin.replay if what == "replay" else admin.purge)(topic, ids, GarbageFilter(group))
-        return result.done, sum(result.failed.values())
+        call, by_group = admin.replay if what == "replay" else admin.purge, defaultdict[str, list[str]](list)
+        for group, id in copies:
+            by_group[group].append(id)
+        results = [await call(topic, ids, GarbageFilter(group)) for group, ids in by_group.items()]
+        return sum(result.done for result in results), sum(sum(result.failed.values()) for result in results)
+    # Each group may have a copy of the same message.
+    ids = list(dict.fromkeys(id for _, id in copies))
     if what == "cancel":
         ends = (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED)
-        cancelled = [outcome in ends for outcome in (await admin.cancel(topic, ids)).values()]
-        return sum(cancelled), len(cancelled) - sum(cancelled)
-    outcomes = (await admin.reschedule(topic, ids, at=at)).values()
-    moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome in outcomes)
-    return moved, len(ids) - moved
+        done = sum(outcome in ends for outcome in (await admin.cancel(topic, ids)).values())
+    else:
+        outcomes = (await admin.reschedule(topic, ids, at=at)).values()
+        done = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome in outcomes)
+    return done, len(ids) - done

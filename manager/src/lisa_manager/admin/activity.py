@@ -16,7 +16,7 @@ _KEPT: Final = 10_000
 """About so many actions are kept, the latest."""
 
 _MOST: Final = 1_000
-_ENTRY: Final = re.compile(r"\d+-\d+")
+_ENTRY: Final = re.compile(r"[1-9][0-9]{0,14}-[0-9]{1,15}")
 _LONGEST: Final = 1_000
 """Characters of a text that are kept."""
 

@@ -1,6 +1,5 @@
 """Actions on the messages that were selected in a list. Those that lose something ask first."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from starlette.responses import Response
@@ -33,13 +32,7 @@ async def _act(view: View) -> Response:
         return view.page(
             "chosen.html", title=f"{what} messages", topic=topic, what=what, state=selection.state, picked=picked
         )
-    by_group: defaultdict[str, list[str]] = defaultdict(list)
-    for group, id in copies:
-        by_group[group].append(id)
-    done = failed = 0
-    for group, ids in by_group.items():
-        changed, left = await view.soon(change(view.admin, topic, ids, what, group=group))
-        done, failed = done + changed, failed + left
+    done, failed = await view.soon(change(view.admin, topic, copies, what))
     if done:
         await view.note(f"{what} selected", topic, done, ", ".join(id for _, id in copies)[:_NOTED])
     said = f"{what}: {done} done" + (f", {failed} not: they are elsewhere by now" if failed else "")

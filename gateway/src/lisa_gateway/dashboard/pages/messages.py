@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown
+from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown, UnknownGroup
 from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bodies import excerpt
 from lisa_gateway.dashboard.bulk_runner import VERBS
@@ -43,7 +43,7 @@ async def show(view: View) -> Response:
     found = _Findings()
     try:
         found = await _search(view, selection.check(), view.text("cursor") or None)
-    except InvalidInput as error:
+    except (InvalidInput, UnknownGroup) as error:
         view.refusal = problem_of(error)
     known = sampler.known.get(topic)
     return view.page(
@@ -75,7 +75,7 @@ async def _summary(view: View, selection: Selection) -> GarbageSummary | None:
     try:
         where = selection.garbage_filter
         return await view.soon(view.admin.summarize_garbage(selection.topic, where, limit=_MOST))
-    except (InvalidInput, OutcomeUnknown):
+    except (InvalidInput, UnknownGroup, OutcomeUnknown):
         return None
 
 
