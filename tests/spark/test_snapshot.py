@@ -174,6 +174,7 @@ SELECTIONS: dict[str, tuple[dict[str, str], list[str]]] = {
     "ids, few at a time": ({"ids": "w2,rejected,later", "partitionRows": "1"}, ["w2", "rejected", "later"]),
     "limit": ({"limit": "4", "partitionRows": "1"}, ["w1", "w2", "w3", "later"]),
     "limit of ids": ({"limit": "1", "ids": "w3,w1"}, ["w3"]),
+    "limit of no ids": ({"limit": "1", "ids": "[]"}, []),
 }
 
 

@@ -70,7 +70,7 @@ class SnapshotReader(DataSourceReader):
         """Shares of about `partitionRows` messages by what the topic has now. The driver reads only ends of spans."""
         options = self._options
         if options.ids is not None:
-            size = len(options.ids) if options.limit is not None else options.partition_rows
+            size = self._rows_at_once
             return [_Share(ids=options.ids[at : at + size]) for at in range(0, len(options.ids), size)]
         spans: list[Span | EntrySpan] = []
         with self._connect() as connection:
