@@ -157,6 +157,7 @@ def test_a_database_that_is_misspelt_is_not_made(commands: Commands, tmp_path: P
         assert (ran.code, ran.err.count("\n")) == (2, 1)
         assert ran.err.startswith("lisa-producer: database must be a file that exists; got 'sqlite:///")
     assert list(tmp_path.iterdir()) == []
+    assert "(ArgumentError: Could not parse" in commands.producer("outbox", "status", "--database", "").err
 
 
 def test_what_a_driver_says_is_one_line(commands: Commands) -> None:

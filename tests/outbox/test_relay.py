@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, select, text, update
+from sqlalchemy import Engine, event, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
 
 from lisa_producer import Message, Producer, ProducerSettings, State
 from lisa_producer.outbox import Outbox, Relay
@@ -381,6 +382,29 @@ def test_the_database_may_go_away(
             ids += [outbox.send(connection, "orders", 1, delay=600) for _ in range(50)]
         wait_until(lambda: count(engine) == 0, 30)
     assert all(producer.find("orders", id) for id in ids)
+
+
+def test_a_connection_that_writes_no_more_is_left(
+    postgres: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """As after a fail-over whose old server goes on answering: the next connection leads to the new one."""
+    with postgres.begin() as connection:
+        Outbox().send(connection, "orders", "x", id="a", delay=60)
+    postgres.dispose()
+    made: list[object] = []
+
+    @event.listens_for(postgres, "connect")
+    def connected(connection: Any, _: object) -> None:
+        if not made:
+            connection.execute("SET default_transaction_read_only = on")
+            connection.commit()
+        made.append(connection)
+
+    relay = relays(postgres)
+    with pytest.raises(DBAPIError, match="read-only transaction"):
+        relay.relay_once()
+    assert relay.relay_once() == 1
+    assert body_of(producer, "a") == b"x"
 
 
 def test_several_relays_keep_the_order(engine: Engine, producer: Producer, relays: Callable[..., Relay]) -> None:

@@ -83,6 +83,9 @@ def test_values_of_other_types_in_sqlite(tmp_path: Path, producer: Producer, rel
     )
     with engine.begin() as connection:
         connection.exec_driver_sql(statement + rows)
+    # A number of JSON.
+    assert read_backlog(engine).oldest_s == 2**53 / 1000
+    assert "4 rows for orders wait, the oldest for 9007199254740 s, " in find_problems(engine)[0]
     assert relays(engine).relay_once() == 4
     with engine.connect() as connection:
         assert connection.scalars(select(ROWS.c.error)).all() == [

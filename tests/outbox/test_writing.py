@@ -4,19 +4,20 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy import Engine, event, func, select
+from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from lisa_common.validation import MAX_HEADERS_BYTES
 from lisa_producer import InvalidInput, Message, Producer, ProducerSettings, State
 from lisa_producer.outbox import Outbox, Relay
-from lisa_producer.outbox.table import ROWS
+from lisa_producer.outbox.table import METADATA, ROWS
 from support.waiting import idle, wait_until
 
 
@@ -234,7 +235,37 @@ def test_changes_are_checked_alike(
     assert count(postgres) == 0
 
 
-@pytest.mark.parametrize("wrong", [None, "postgresql://localhost", object()])
+class Traced:
+    """A connection behind a proxy that tells its class, as libraries that trace make them."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattribute__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_connection"), name)
+
+
+class Named(sqlite3.Connection):
+    """A connection of a program's own class."""
+
+
+def test_connections_of_other_classes(tmp_path: Path, relays: Callable[..., Relay]) -> None:
+    """Subclasses and proxies are connections of their driver."""
+    engine = create_engine(f"sqlite:///{tmp_path}/outbox.db")
+    METADATA.create_all(engine)
+    for connection in (sqlite3.connect(f"{tmp_path}/outbox.db", factory=Named), Traced(connected(engine))):
+        Outbox().send(connection, "orders", 1)
+        connection.commit()
+        connection.close()
+    assert relays(engine).relay_once() == 2
+    engine.dispose()
+
+
+class Asynchronous(psycopg.AsyncConnection[Any]):
+    """One of asyncio, of a program's own class."""
+
+
+@pytest.mark.parametrize("wrong", [None, "postgresql://localhost", object(), Asynchronous.__new__(Asynchronous)])
 def test_only_connections_are_taken(wrong: Any) -> None:
     """Anything else is refused."""
     with pytest.raises(InvalidInput, match="connection must be a connection or session of SQLAlchemy"):

@@ -15,7 +15,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
-from lisa_producer import Message, Producer, ProducerSettings
+from lisa_producer import Message, Producer, ProducerSettings, State
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
@@ -46,7 +46,7 @@ def apply(redis_url: str, prefix: str, tmp_path: Path) -> Apply:
     def apply(operation: str, rows: Rows, **options: Any) -> tuple[Written, dict[str, Any]]:
         given = {"url": redis_url, "prefix": prefix, "topic": "orders", "operation": operation}
         given |= {"outcomes": f"{tmp_path}/outcomes"} | {name.lower(): str(value) for name, value in options.items()}
-        sink = Sink(WriteOptions.of(given), Columns(tuple(rows), "orders"), operation)
+        sink = Sink(WriteOptions.of(given), Columns(tuple(rows), given["topic"]), operation)
         written = sink.write(iter([pa.RecordBatch.from_pydict(rows)]))
         lines = Path(written.outcome_file or "").read_text().splitlines() if written.outcome_file else []
         found = [json.loads(line) for line in lines]
@@ -81,6 +81,18 @@ def test_reschedule(producer: Producer, apply: Apply) -> None:
     assert found is not None
     assert found.record is not None
     assert found.record.due_ms == due.timestamp() * 1000
+
+
+def test_a_reschedule_to_no_time(producer: Producer, apply: Apply, tmp_path: Path) -> None:
+    """Such as a text that was no time: the message stays where it is, and is not due now."""
+    rows = {"id": ["a", "b"], "due_at": pa.nulls(2, pa.timestamp("us", tz="UTC")), "delay": [None, 0]}
+    written, outcomes = apply("reschedule", rows, badRows=f"{tmp_path}/bad/")
+    assert (written.bad, outcomes) == (1, {"b": "rescheduled"})
+    error = json.loads(Path(written.bad_file or "").read_text())["error"]
+    assert error == "delay must be given, 0 for now, or at in its place; got None"
+    found = producer.find("orders", "a")
+    assert found
+    assert found.state is State.WAITING
 
 
 def test_upsert(producer: Producer, apply: Apply) -> None:
@@ -128,10 +140,10 @@ def test_a_task_without_outcomes_leaves_no_file(apply: Apply, tmp_path: Path) ->
     assert (written.bad, written.outcome_file, list((tmp_path / "outcomes").iterdir())) == (1, None, [])
 
 
-@pytest.mark.parametrize("receipt", ["x", None, '["g","","1-1","id",1e400,1]', "[" * 3_000])
+@pytest.mark.parametrize("receipt", ["x", None, '["orders","g","","1-1","id",1e400,1]', "[" * 3_000])
 def test_a_bad_receipt_is_set_aside_with_its_reason(apply: Apply, receipt: str, tmp_path: Path) -> None:
     """Its own error, which the column has, is there, too; the others are nacked."""
-    rows = {"receipt": [receipt, '["g","","1-1","other",1,1]'], "error": ["no page", "no page"]}
+    rows = {"receipt": [receipt, '["orders","g","","1-1","other",1,1]'], "error": ["no page", "no page"]}
     written, outcomes = apply("nack", rows, badRows=f"{tmp_path}/bad/")
     assert (written.bad, outcomes) == (1, {"other": "stale"})
     line = json.loads(Path(written.bad_file or "").read_text())
@@ -168,9 +180,10 @@ def test_deliveries(client: redis.Redis, apply: Apply, redis_url: str, prefix: s
         queue = Queue(Connection(redis_url), ShardKeys(prefix, "orders"))
         queue.join("g")
         producer.send_many("orders", [Message(body="x", id=id) for id in "abc"])
-        receipts = [receipt_of("g", d.shard, d.entry) for d in queue.read("g")]
+        receipts = [receipt_of(d.topic, "g", d.shard, d.entry) for d in queue.read("g")]
     rows: Rows = {"receipt": receipts[:1], "delay": [60], "error": ["not yet"]}
-    assert apply("nack", rows)[1] == {"a": "retry"}
+    # A receipt names its topic: the rows of a stream of several need no column of it.
+    assert apply("nack", rows, topic="other")[1] == {"a": "retry"}
     assert apply("reject", {"receipt": [receipts[1], receipts[0]]})[1] == {"b": "garbage", "a": "stale"}
     assert client.zrange(queue.keys.of("garbage"), 0, -1) == [b"g/b"]
     with pytest.raises(BadRow, match="receipt must be the receipt of a row of a stream; got 'x'"):

@@ -28,7 +28,7 @@ def topic(redis_url: str, prefix: str) -> Iterator[Topic]:
 
 def _nack(topic: Topic, receipt: str, **options: Any) -> None:
     """Nacks a row, as `foreachBatch` does."""
-    group, _, entry = read_receipt(receipt)
+    _, group, _, entry = read_receipt(receipt)
     nacks = [consuming.Nack(entry, "no", **options)]
     topic.producer._connection.call(consuming.nack(topic.keys, group, nacks, Policy()))
 

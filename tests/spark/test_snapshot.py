@@ -1,5 +1,6 @@
 """A topic as a table, without Spark: ranges, options, columns."""
 
+import asyncio
 import pickle
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from lisa_producer.spark import rows
 from lisa_producer.spark.options import SnapshotOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.snapshot import SnapshotReader
+from support.proxy import Proxy
 from support.queue import EPOCH_MS, Queue, outgoing
 
 ALL = check_schema(MESSAGE_SCHEMA)
@@ -172,6 +174,7 @@ SELECTIONS: dict[str, tuple[dict[str, str], list[str]]] = {
     "ids, few at a time": ({"ids": "w2,rejected,later", "partitionRows": "1"}, ["w2", "rejected", "later"]),
     "limit": ({"limit": "4", "partitionRows": "1"}, ["w1", "w2", "w3", "later"]),
     "limit of ids": ({"limit": "1", "ids": "w3,w1"}, ["w3"]),
+    "limit of no ids": ({"limit": "1", "ids": "[]"}, []),
 }
 
 
@@ -209,3 +212,12 @@ def _server_sent(queue: Queue) -> int:
 def test_schema_matches_rows() -> None:
     """The schema and the rows name the same columns, in the same order."""
     assert list(ALL) == list(rows.MessageRow._fields)
+
+
+async def test_a_lost_reply_fails_no_read_of_ids(queue: Queue, redis_url: str) -> None:
+    """The task asks again, as those of all other reads do."""
+    async with Proxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as proxy:
+        reader = _reader(queue, ids="w1,w3", url=proxy.url)
+        proxy.lose_reply_to(b"w3")
+        assert await asyncio.to_thread(_ids, reader) == ["w1", "w3"]
+        assert proxy.lost == 1

@@ -33,7 +33,7 @@ def opened(url: str) -> Iterator[Engine]:
         # Where Python cannot read the port, it shows what follows a colon: it may be the rest of a password.
         reason = "in a password, write : / @ as %XX" if isinstance(error, ValueError) else named_text(error)
         expected = f"SQLAlchemy's URL of a database whose driver is installed ({reason})"
-        raise InvalidInput("database", Verbatim("another one"), expected.replace(url, "…")) from None
+        raise InvalidInput("database", Verbatim("another one"), expected.replace(url or "\n", "…")) from None
     if _is_missing_file(engine.url):
         raise InvalidInput("database", engine.url.render_as_string(), "a file that exists")
     try:

@@ -9,6 +9,8 @@ from lisa_producer.outbox.table import LEASES, METADATA, ROWS, WAITS, age_ms, no
 
 __all__ = ["Backlog", "find_problems", "read_backlog"]
 
+_MOST_MS = 2**53
+"""SQLite takes times that are infinite, which JSON does not."""
 _LATE_MS = 60_000
 """Rows that wait for longer are late; a topic that no relay has worked on for that long has none."""
 
@@ -32,7 +34,7 @@ def read_backlog(engine: Engine) -> Backlog:
     )
     with engine.connect() as connection:
         waiting, oldest_ms, set_aside = connection.execute(query).one()
-    return Backlog(waiting, max(0, int(oldest_ms or 0)) / 1000, set_aside)
+    return Backlog(waiting, max(0, min(oldest_ms or 0, _MOST_MS)) / 1000, set_aside)
 
 
 def find_problems(engine: Engine) -> list[str]:
@@ -81,7 +83,7 @@ def _of_rows(engine: Engine) -> Iterator[str]:
                 if _is_served(connection, topic)
                 else "no relay works on them: start lisa-producer outbox run"
             )
-            yield f"{count} rows for {topic} wait, the oldest for {int(late_ms) // 1000} s, and {cause}"
+            yield f"{count} rows for {topic} wait, the oldest for {min(late_ms, _MOST_MS) // 1000:.0f} s, and {cause}"
 
 
 def _is_served(connection: Connection, topic: str) -> bool:

@@ -236,17 +236,26 @@ class Relay(Closing):
 
         A topic that Redis does not take waits, and is logged. Raises the errors of the database.
         """
-        relayed, name = 0, None
         with self._engine.connect() as connection:
-            while not self._stopped and (name := self._find_topic_after(connection, name)) is not None:
-                topic = self._topics.setdefault(name, _Topic(self._most_rows))
-                if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic)):
-                    continue
-                failure = self._carry_out(name, claim)
-                if self._finish(connection, name, claim, complete=failure is None and not claim.tried):
-                    topic.tried, topic.changed = claim.tried, claim.changed
-                relayed += len(claim.done) + len(claim.aside)
-                self._judge(name, topic, claim, failure)
+            try:
+                return self._relay_topics(connection)
+            except DBAPIError:
+                # A server that takes no more writes, as after a fail-over, may go on answering: the next connection may
+                # lead to another.
+                connection.invalidate()
+                raise
+
+    def _relay_topics(self, connection: Connection) -> int:
+        relayed, name = 0, None
+        while not self._stopped and (name := self._find_topic_after(connection, name)) is not None:
+            topic = self._topics.setdefault(name, _Topic(self._most_rows))
+            if time.monotonic() < topic.retry_at or not (claim := self._claim(connection, name, topic)):
+                continue
+            failure = self._carry_out(name, claim)
+            if self._finish(connection, name, claim, complete=failure is None and not claim.tried):
+                topic.tried, topic.changed = claim.tried, claim.changed
+            relayed += len(claim.done) + len(claim.aside)
+            self._judge(name, topic, claim, failure)
         return relayed
 
     def _find_topic_after(self, connection: Connection, name: str | None) -> str | None:

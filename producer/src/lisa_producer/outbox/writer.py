@@ -192,8 +192,11 @@ def _executor(connection: Any) -> tuple[Callable[[Any, Any], object], str]:
     if isinstance(connection, Connection):
         return connection.execute, connection.dialect.name
     is_django = hasattr(connection, "vendor") and hasattr(connection, "on_commit")
-    dialect = connection.vendor if is_django else _DRIVERS.get(type(connection).__module__.partition(".")[0])
-    if dialect is None or not hasattr(connection, "cursor") or "Async" in type(connection).__name__:
+    # Programs have subclasses, and libraries that trace have proxies, which tell the class of what is behind them.
+    kinds = connection.__class__.__mro__
+    known = (name for kind in kinds if (name := _DRIVERS.get(kind.__module__.partition(".")[0])))
+    dialect = connection.vendor if is_django else next(known, None)
+    if dialect is None or not hasattr(connection, "cursor") or any("Async" in kind.__name__ for kind in kinds):
         expected = "a connection or session of SQLAlchemy, or a connection of Django or of a driver, none of asyncio"
         raise InvalidInput("connection", connection, expected)
     paramstyle = "named" if dialect == "sqlite" and not is_django else "pyformat"

@@ -16,7 +16,7 @@ from lisa_common.protocol.producing import UpdateOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import check_id, check_name
 from lisa_producer.client import Producer
-from lisa_producer.message import Message, due_argument
+from lisa_producer.message import Message, due_argument, new_due
 from lisa_producer.results import PartialSend, SendOutcome, SendResult
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
@@ -57,6 +57,8 @@ class _Item(NamedTuple):
     outgoing: Outgoing | None = None
     entry: Entry | None = None
     shard: str = ""
+    topic: str = ""
+    """That of a receipt."""
 
 
 class Changes:
@@ -82,7 +84,7 @@ class Changes:
         except InvalidInput as error:
             self._refuse(row, error)
             return
-        self._collected.setdefault(topic, []).append(item)
+        self._collected.setdefault(item.topic or topic, []).append(item)
         self._count += 1
         if self._count >= min(_ROWS, self._hooks.most_rows or _ROWS):
             self._send()
@@ -102,7 +104,7 @@ class Changes:
         id = check_id(values.get("id"))
         if operation == "reschedule":
             due = values.get("due_at")
-            return _Item(row, id, due=due_argument(values.get("delay"), None if due is None else moment_of(due)))
+            return _Item(row, id, due=new_due(values.get("delay"), None if due is None else moment_of(due)))
         if operation == "upsert":
             return _Item(row, id, message=message_of(row, self._columns)[1])
         died_at = values.get("died_at")
@@ -110,10 +112,10 @@ class Changes:
         return _Item(row, id, group=self._group(row), died_ms=died_ms)
 
     def _receipt_item(self, row: Row) -> _Item:
-        group, shard, entry = read_receipt(row.values.get("receipt"))
+        topic, group, shard, entry = read_receipt(row.values.get("receipt"))
         delay = row.values.get("delay")
         due = "" if delay is None else due_argument(delay, None)[1:]
-        return _Item(row, entry.id or "", group=group, due=due, entry=entry, shard=shard)
+        return _Item(row, entry.id or "", group=group, due=due, entry=entry, shard=shard, topic=topic)
 
     def _group(self, row: Row) -> str:
         # A dead letter of a table whose group is null expired before any group had it.

@@ -166,7 +166,7 @@ _READ_DELIVERIES: dict[str, Callable[[Sequence[Delivery]], list[Any]]] = {
     "due_at": lambda deliveries: [_microseconds(each.due_ms) for each in deliveries],
     "attempts": lambda deliveries: [each.attempt for each in deliveries],
     "receipt": lambda deliveries: receipts_of(
-        deliveries[0].group, deliveries[0].shard, [each.entry for each in deliveries]
+        deliveries[0].topic, deliveries[0].group, deliveries[0].shard, [each.entry for each in deliveries]
     ),
 }
 """The other columns of a delivery are null."""

@@ -70,7 +70,7 @@ class SnapshotReader(DataSourceReader):
         """Shares of about `partitionRows` messages by what the topic has now. The driver reads only ends of spans."""
         options = self._options
         if options.ids is not None:
-            size = len(options.ids) if options.limit is not None else options.partition_rows
+            size = self._rows_at_once
             return [_Share(ids=options.ids[at : at + size]) for at in range(0, len(options.ids), size)]
         spans: list[Span | EntrySpan] = []
         with self._connect() as connection:
@@ -165,20 +165,26 @@ class SnapshotReader(DataSourceReader):
     def _pages_of_ids(self, connection: Connection, ids: Sequence[str]) -> Iterator[Sequence[Listed]]:
         layout = self._layout(connection)
         for at in range(0, len(ids), _IDS_AT_ONCE):
-            open_homes = {id: layout.homes(id) for id in ids[at : at + _IDS_AT_ONCE]}
-            page: list[Listed] = []
-            while open_homes:
-                shards = by_shard(open_homes, lambda id: open_homes[id][0])  # noqa: B023 - called at once
-                calls = [producing.find(keys, id) for keys, of_shard in shards.items() for id in of_shard]
-                order = [id for of_shard in shards.values() for id in of_shard]
-                for id, found in zip(order, connection.execute(calls), strict=True):
-                    if found is not None:
-                        page += _listed(found)
-                    if found is not None or len(open_homes[id]) == 1:
-                        del open_homes[id]
-                    else:
-                        open_homes[id] = open_homes[id][1:]
-            yield page
+            flow = _find(layout, ids[at : at + _IDS_AT_ONCE])
+            yield connection.run(flow, patience_s=self._options.settings.patience_s)
+
+
+def _find(layout: Layout, ids: Sequence[str]) -> Flow[list[Listed]]:
+    """The states of messages, each asked of the shards that may hold it until one knows it."""
+    page: list[Listed] = []
+    open_homes = {id: layout.homes(id) for id in ids}
+    while open_homes:
+        shards = by_shard(open_homes, lambda id: open_homes[id][0])
+        calls = [producing.find(keys, id) for keys, of_shard in shards.items() for id in of_shard]
+        order = [id for of_shard in shards.values() for id in of_shard]
+        for id, found in zip(order, (yield calls), strict=True):
+            if found is not None:
+                page += _listed(found)
+            if found is not None or len(open_homes[id]) == 1:
+                del open_homes[id]
+            else:
+                open_homes[id] = open_homes[id][1:]
+    return page
 
 
 def _points(low_ms: float, high_ms: float) -> tuple[Point, Point]:
