@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from lisa_common.bodies import Codec
-from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown, UnknownTopic
+from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, UnknownTopic
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
@@ -23,7 +23,6 @@ from lisa_common.protocol import consuming, groups
 from lisa_common.protocol.call import Call, Flow, Pause, cut, told_in_part
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, StartMark, mark
-from lisa_common.protocol.read_shards import ReadShards
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
@@ -250,16 +249,16 @@ class Core:
         if unsure := self._unsure.intersection(topics):
             yield from self._check_declared(unsure)
         layouts = yield from self.topics.resolve_each(topics)
-        if self._plan and layouts == self._plan.layouts:
+        if self._plan and layouts == self._plan.layouts and self._clock() < self._plan.until:
             return self._plan
-        shards = ReadShards([keys for layout in layouts.values() for keys in layout.served])
         joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
+        lacking: dict[ShardKeys, LisaError] = {}
         if joining:
-            yield from groups.join(joining, self.group)
-            self.joined.update(keys for layout in joining for keys in layout.served)
+            joined, lacking = yield from groups.join_each(joining, self.group, self.name)
+            self.joined |= joined
             if self.name.endswith(MARKING):
                 yield from groups.show_alive([*self.joined], self.group, self.name)
-        self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
+        self._plan = ReadPlan.of(layouts, self.joined, lacking, self._clock())
         return self._plan
 
     def _fetch(
