@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from lisa_common.client.address import read_url
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.cluster.fanout import Part, is_news, unblock
 from lisa_common.client.connection import Connection
-from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, ServerError, Unreachable
-from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.errors import OF_A_NODE, InvalidInput, LisaError, NoGroup, OutcomeUnknown, ServerError, Unreachable
+from lisa_common.model.keys import ShardKeys, topics_key, wake_channel
 from lisa_common.model.message import Outgoing
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
 from lisa_common.tls import NO_TLS
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin, ManagerSettings
-from lisa_producer import AsyncProducer, ProducerSettings
+from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread
 from support.commands import Commands
@@ -267,6 +270,49 @@ async def test_a_node_that_is_away(own_cluster: Callable[..., Cluster], connect:
         node.start()
     called = asyncio.create_task(opened.call(joins[2], patience_s=30))
     assert await called is False
+
+
+async def test_consumers_that_start_while_a_node_is_away(own_cluster: Callable[..., Cluster]) -> None:
+    """They read what the other nodes have, also of a topic with a shard there; and that node once it is back."""
+    cluster = own_cluster(cluster_require_full_coverage="no", appendonly="yes")
+    victim = next(node for node in cluster.nodes if node is not cluster.master_of(topics_key("lisa")))
+    lost, *others = sorted(spread(cluster, "lisa"), key=lambda keys: cluster.master_of(keys.of("ready")) is not victim)
+    topics = ["wide", *(keys.topic for keys in (lost, *others))]
+    settings = ConsumerSettings(redis_url=cluster.url, patience_s=0)
+    wide = Layout("lisa", "wide", Policy(shards=16))
+    away = {f"m-{n}" for n in range(64) if cluster.master_of(wide.home(f"m-{n}").of("ready")) is victim}
+
+    async def send_and_read(consumer: AsyncConsumer, sent: dict[str, Sequence[str]]) -> None:
+        for topic, ids in sent.items():
+            await producer.send_many(topic, [Message(body="x", id=id) for id in ids])
+        left = {id for ids in sent.values() for id in ids}
+        async with asyncio.timeout(30):
+            while left:
+                with suppress(*OF_A_NODE):
+                    left -= {delivery.id for delivery in await consumer.read(wait=0.2)}
+
+    async with (
+        AsyncAdmin(url=cluster.url) as admin,
+        AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer,
+    ):
+        await admin.create_topic("wide", shards=16)
+        async with AsyncConsumer(topics, "known", settings=settings) as before:
+            await before.read()
+        victim.kill()
+        async with (
+            AsyncConsumer(topics, "known", settings=settings) as known,
+            AsyncConsumer(topics, "new", settings=settings) as new,
+        ):
+            with suppress(*OF_A_NODE):
+                await new.read()
+            there = {keys.topic: [keys.topic] for keys in others}
+            await send_and_read(known, there | {"wide": [f"m-{n}" for n in range(64) if f"m-{n}" not in away]})
+            await send_and_read(new, there)
+            victim.start()
+            await send_and_read(known, {"wide": [*away], lost.topic: ["back"]})
+            while len(await admin.groups(lost.topic)) < 2:
+                await new.read(wait=0.2)
+            await send_and_read(new, {lost.topic: ["later"]})
 
 
 async def test_a_caller_may_have_less_patience_than_a_node_has_time(own_cluster: Callable[..., Cluster]) -> None:

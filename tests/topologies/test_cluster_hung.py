@@ -178,6 +178,12 @@ async def test_calls_to_a_node_that_hangs(own_cluster: Callable[..., Cluster], c
             assert [entry.id for _, entries in await reading for entry in entries] == [id]
         with pytest.raises(Unreachable):
             await opened.call(consuming.read([*here, there], "g", "c", limit=9, block_ms=100))
+        if isinstance(opened, AsyncConnection):
+            # As a manager does when it starts, and once a second.
+            answers = await opened.survey([command("PING")])
+            assert [name for name, answer in answers.items() if isinstance(answer, Unreachable)] == [
+                f"127.0.0.1:{node.port}"
+            ]
     node.thaw()
     assert await opened.call(joins[-1], patience_s=20) is False
 

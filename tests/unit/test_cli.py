@@ -28,7 +28,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
     assert read_duration("delay", text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1 h", "1w", "h", "nan", "inf", "1e3", "1h30", "٣s"])
+@pytest.mark.parametrize("text", ["", "-1", "1 h", "1w", "h", "nan", "inf", "1e3", "1h30", "٣s", "1s1s", "30m1h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """With the field, the value and examples."""
     with pytest.raises(InvalidInput, match=r"^delay must be seconds, or numbers with units, .*; got "):

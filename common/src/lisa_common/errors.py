@@ -32,6 +32,7 @@ from typing import Any
 
 __all__ = [
     "NOTHING_DONE",
+    "OF_A_NODE",
     "OF_THE_SERVER",
     "UNDONE",
     "AccessDenied",
@@ -220,7 +221,10 @@ NOTHING_DONE = (Unreachable, Refused, AccessDenied, Untrusted, Closed)
 UNDONE = (*NOTHING_DONE, QueueFull)
 """Errors that say of a whole call that nothing was done."""
 
-OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
+OF_A_NODE = (Unreachable, OutcomeUnknown, Refused)
+"""Errors of all calls to a node of a Cluster, until it answers again or another takes over."""
+
+OF_THE_SERVER = (*OF_A_NODE, AccessDenied, Untrusted)
 """Errors that every call to the server meets now; other errors concern one call, and so its topic."""
 
 

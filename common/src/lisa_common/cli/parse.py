@@ -21,11 +21,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = range(10**11, 10**14)
 """From 1973 on; smaller numbers are seconds since 1970, and would be in the past."""
 
-_UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 0.001}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_PART = re.compile(rf"({_NUMBER})(ms|s|m|h|d)")
 _SECONDS = re.compile(_NUMBER)
-_ALL_PARTS = re.compile(rf"(?:{_PART.pattern})+")
+_PARTS = re.compile("(?=.)" + "".join(rf"(?:(?P<{unit}>{_NUMBER}){unit})?" for unit in _UNIT_S))
 
 
 def read_duration(field: str, text: str, *, needs_unit: bool = False) -> float:
@@ -38,9 +37,10 @@ def read_duration(field: str, text: str, *, needs_unit: bool = False) -> float:
         if needs_unit and float(text):
             raise InvalidInput(field, text, _readings(text))
         return float(text)
-    if not _ALL_PARTS.fullmatch(text):
+    parts = _PARTS.fullmatch(text)
+    if parts is None:
         raise InvalidInput(field, text, _WITH_UNITS if needs_unit else DURATION_FORM)
-    return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+    return sum(float(number) * _UNIT_S[unit] for unit, number in parts.groupdict("0").items())
 
 
 def _readings(number: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import AccessDenied, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import OF_A_NODE, AccessDenied
 from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.needs import Optional
@@ -25,7 +25,7 @@ async def check_user(connection: AsyncConnection, role: RoleName, keys: ShardKey
     """
     try:
         verdict = await judge_user(connection, role, keys)
-    except (Unreachable, OutcomeUnknown, Refused):
+    except OF_A_NODE:
         return
     if verdict.needed:
         raise AccessDenied(f"Redis denies access: {verdict.refusal}")

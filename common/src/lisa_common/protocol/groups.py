@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from itertools import count, repeat
 from typing import NamedTuple
 
-from lisa_common.errors import LisaError
+from lisa_common.errors import OF_A_NODE, LisaError, NoGroup
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
+from lisa_common.protocol.side_by_side import run_each
 
-__all__ = ["join", "join_shards", "show_alive"]
+__all__ = ["join", "join_each", "join_shards", "show_alive"]
 
 _Shards = Sequence[ShardKeys]
 
@@ -79,6 +80,28 @@ def join_shards(topics: Sequence[_Shards], group: str, *, most: Sequence[int] = 
     others = [consuming.join(keys, group) for shards in topics for keys in shards[1:]]
     if others:
         yield others
+
+
+def join_each(
+    layouts: Sequence[Layout], group: str, consumer: str
+) -> Flow[tuple[set[ShardKeys], dict[ShardKeys, LisaError]]]:
+    """Joins a group in topics, as far as the nodes of a Cluster answer. Returns the shards that have it.
+
+    Also returns those that lack it, and why: other shards of their topics are away. Those that are away are neither: to
+    read them tells of it, and disturbs no read of others. Raises what is wrong with a topic itself.
+    """
+    errors = yield from run_each([join([layout], group) for layout in layouts], width=len(layouts))
+    joined, unsure = set[ShardKeys](), dict[ShardKeys, LisaError]()
+    for layout, error in zip(layouts, errors, strict=True):
+        if error is None:
+            joined.update(layout.served)
+        elif isinstance(error, OF_A_NODE):
+            unsure |= dict.fromkeys(layout.served, error)
+        else:
+            raise error
+    results = (yield IndependentCalls(consuming.attend([keys], group, consumer) for keys in unsure)) if unsure else ()
+    lacking = {keys: unsure[keys] for keys, result in zip(unsure, results, strict=True) if isinstance(result, NoGroup)}
+    return joined, lacking
 
 
 def show_alive(shards: Sequence[ShardKeys], group: str, consumer: str) -> Flow[LisaError | None]:

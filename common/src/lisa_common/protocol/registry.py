@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from lisa_common.errors import AccessDenied, InvalidInput, LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import OF_A_NODE, AccessDenied, InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import PATTERNS, ShardKeys, dropped_key, topics_key
 from lisa_common.model.limits import limits_of
@@ -363,7 +363,7 @@ class Topics:
             asked = topics if any(before[name] for name in stale) else stale
             try:
                 yield from self._read([check_name("topic", name) for name in asked])
-            except (Unreachable, OutcomeUnknown, Refused):
+            except OF_A_NODE:
                 if any(name not in self._known for name in stale):
                     raise
                 until = self.clock() + _RETRY_S

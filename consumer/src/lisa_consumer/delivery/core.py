@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from lisa_common.bodies import Codec
-from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown, UnknownTopic
+from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, UnknownTopic
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
@@ -234,16 +234,16 @@ class Core:
         if unsure := self._unsure.intersection(topics):
             yield from self._check_declared(unsure)
         layouts = yield from self.topics.resolve_each(topics)
-        if self._plan and layouts == self._plan.layouts:
+        if self._plan and layouts == self._plan.layouts and self._clock() < self._plan.until:
             return self._plan
-        shards = consuming.ReadShards([keys for layout in layouts.values() for keys in layout.served])
         joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
+        lacking: dict[ShardKeys, LisaError] = {}
         if joining:
-            yield from groups.join(joining, self.group)
-            self.joined.update(keys for layout in joining for keys in layout.served)
+            joined, lacking = yield from groups.join_each(joining, self.group, self.name)
+            self.joined |= joined
             if self.name.endswith(MARKING):
                 yield from groups.show_alive([*self.joined], self.group, self.name)
-        self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
+        self._plan = ReadPlan.of(layouts, self.joined, lacking, self._clock())
         return self._plan
 
     def _fetch(

@@ -1,13 +1,19 @@
 """What a consumer reads, and what a read brings."""
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Set as AbstractSet
+from typing import NamedTuple, Self
 
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import ReadShards
 
 __all__ = ["KeysByPlace", "ReadPlan", "ReadResult"]
+
+_REJOIN_S = 1.0
+"""Time between tries to join a group where a node of a Cluster is away."""
 
 
 class KeysByPlace(dict[tuple[str, str], ShardKeys]):
@@ -31,6 +37,24 @@ class ReadPlan(NamedTuple):
     layouts: dict[str, Layout]
     shards: ReadShards
     widest: int  # number of shards of the topic with the most
+    until: float
+    """When to try again to join the group, by the clock of the core; infinity if it is joined in all shards."""
+
+    @classmethod
+    def of(
+        cls,
+        layouts: dict[str, Layout],
+        joined: AbstractSet[ShardKeys],
+        lacking: Mapping[ShardKeys, LisaError],
+        now: float,
+    ) -> Self:
+        """All shards but those that lack the group. Raises why they do, if all lack it."""
+        served = [keys for layout in layouts.values() for keys in layout.served]
+        shards = ReadShards([keys for keys in served if keys not in lacking])
+        if not shards:
+            raise lacking[served[0]]
+        until = math.inf if joined.issuperset(served) else now + _REJOIN_S
+        return cls(layouts, shards, max(len(layout.served) for layout in layouts.values()), until)
 
 
 class ReadResult(NamedTuple):

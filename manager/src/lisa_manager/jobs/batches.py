@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import OF_A_NODE, LisaError
 from lisa_common.protocol.call import Call, command
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.node_queues import NodeQueues
@@ -19,9 +19,6 @@ from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 __all__ = ["Batches"]
 
 T = TypeVar("T")
-
-_NODE_ERRORS = (Unreachable, OutcomeUnknown, Refused)
-"""Errors of all shards of a Cluster node until another node takes over."""
 
 
 class Batches:
@@ -105,7 +102,7 @@ class Batches:
                     results.append((shard, reply))
                 continue
             METRICS.count("lisa_manager_errors_total", self._job)
-            if isinstance(reply, _NODE_ERRORS):
+            if isinstance(reply, OF_A_NODE):
                 # One problem for the node, which may have thousands of shards.
                 self._problems.report(self._label_node(self._node_of(shards)), reply)
                 self._queue.put(shard.tag, self._table.clock() + self._settings.poll_s)

@@ -9,7 +9,7 @@ from lisa_common.client.address import Address, NodeName
 from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.cluster.async_watch import AsyncWatch, any_answers
-from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_abandon, no_reply, unblock
+from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_abandon, no_reply, silent, unblock
 from lisa_common.client.cluster.nodes import Nodes
 from lisa_common.client.cluster.router import SLOTS
 from lisa_common.client.cluster.silence import PROBE_S
@@ -56,9 +56,10 @@ class AsyncCluster(Nodes[AsyncNode]):
         [slots] = await self.ask([SLOTS])
         if isinstance(slots, Exception):
             raise lisa_error(slots)
-        parts = [Part(node, calls) for node in members(slots, self._router.home)]
-        answers = await self._exchange(parts)
-        return {"{}:{}".format(*part.node): answer for part, answer in zip(parts, answers, strict=True)}
+        nodes = members(slots, self._router.home)
+        parts = [Part(node, calls) for node in nodes if not self._router.is_silent(node)]
+        answers = {part.node: answer for part, answer in zip(parts, await self._exchange(parts), strict=True)}
+        return {"{}:{}".format(*node): answers.get(node) or silent(node) for node in nodes}
 
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """See `AsyncConnection.listen`. Any node will do, as each forwards all messages to the others."""

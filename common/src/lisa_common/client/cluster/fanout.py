@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.client.address import NodeName
 from lisa_common.client.translation import is_command_refused
-from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.errors import LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.producing import SENDS
 
@@ -21,6 +21,7 @@ __all__ = [
     "may_abandon",
     "merge_reads",
     "no_reply",
+    "silent",
     "unblock",
 ]
 
@@ -74,6 +75,11 @@ def is_news(answer: Answer) -> bool:
 def no_reply(node: NodeName) -> OutcomeUnknown:
     """The error of a node that was not awaited any longer."""
     return OutcomeUnknown("node {}:{} has not answered in time".format(*node))
+
+
+def silent(node: NodeName) -> Unreachable:
+    """The error of a node that hangs, and was not asked."""
+    return Unreachable("node {}:{} does not answer".format(*node))
 
 
 def may_abandon(calls: Sequence[Call[Any]]) -> bool:

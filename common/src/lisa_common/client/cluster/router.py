@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import redis.exceptions as redis_errors
 
 from lisa_common.client.address import NodeName
-from lisa_common.client.cluster.fanout import Answer, Fanout, Part, awaited_reply, first_error, merge_reads
+from lisa_common.client.cluster.fanout import Answer, Fanout, Part, awaited_reply, first_error, merge_reads, silent
 from lisa_common.client.cluster.pipelines import Unit, blocked, fill, pipeline, place, unit_per_slot
 from lisa_common.client.cluster.slots import (
     block_of,
@@ -193,7 +193,7 @@ class Router:
         for unit in open_:
             node = self._node_of(unit)
             if node in self._silent:
-                fill(replies, [unit], Unreachable("node {}:{} does not answer".format(*node)))
+                fill(replies, [unit], silent(node))
             elif node:
                 by_node[node].append(unit)
             else:

@@ -41,7 +41,10 @@ def slot_of(call: Call[Any]) -> int | None:
 
 def owners(reply: Sequence[Any], informant: NodeName) -> dict[int, NodeName]:
     """The node that serves each slot, from the reply to CLUSTER SLOTS."""
-    return {slot: _name(master, informant) for first, last, master, *_ in reply for slot in range(first, last + 1)}
+    found = dict[int, NodeName]()
+    for first, last, master, *_ in reply:
+        found |= dict.fromkeys(range(first, last + 1), _name(master, informant))
+    return found
 
 
 def members(reply: Sequence[Any], informant: NodeName) -> list[NodeName]:
