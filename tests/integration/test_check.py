@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import KEY_TYPES, ShardKeys
 from lisa_common.model.record import pack_content
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
@@ -288,6 +288,18 @@ def _traffic(orders: Queue, redis_url: str, stop: Event) -> None:
             with suppress(ValueError):
                 queue.cancel(f"m{number}")
             queue.trim()
+
+
+def test_keys_of_another_type_are_deleted(orders: Queue, commands: Commands) -> None:
+    """Each of a shard, at once: what a check says of a repair holds."""
+    orders.send("m")
+    names = [name for name, kind in KEY_TYPES.items() if kind != "string"]
+    for name in names:
+        _do(orders, "SET", orders.keys.of(name), "of another type")
+    found = commands.manager("check", "--json").document["problems"]
+    assert [(problem["detail"].split()[0], problem["mendable"]) for problem in found] == [(name, True) for name in names]
+    assert commands.manager("check", "--repair").code == 0
+    assert _problems(commands) == []
 
 
 async def test_a_repair_whose_reply_is_lost_is_told_and_goes_on(own_server: Callable[..., Server]) -> None:
