@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain, count
+from typing import Any
 
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, TooManyGroups
 from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command, script
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_bool, check_callable
 from lisa_manager.admin.audit.missing_groups import complete_groups, missing_groups
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.queries import chunks, list_layouts, require_topic, stream_fields
+from lisa_manager.queries import chunks, first_error, list_layouts, require_topic, stream_fields
 from lisa_manager.resharding import closed_shards, complete_reshard
 from lisa_manager.slots import tidy
 from lisa_manager.topic_limits import apply_limits, wrong_shards
@@ -21,6 +24,8 @@ from lisa_manager.topic_limits import apply_limits, wrong_shards
 __all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_limits", "check_topics"]
 
 _AT_ONCE = 50
+_SIDE_BY_SIDE = 25
+"""Topics that are checked at once: what is known of all messages of a shard of each is kept meanwhile."""
 _LAST = b"18446744073709551615-18446744073709551615"
 _RESET: tuple[Step, ...] = (("reset", "", "", ""),)
 """Marks a problem as repairable, though not by steps on a message."""
@@ -80,20 +85,25 @@ def check_topics(
     check_bool("repair", mend)
     check_callable("on_progress", on_progress)
     layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from require_topic(prefix, topic))]
-    shards = [keys for layout in layouts for keys in layout.served]
-    findings: list[Finding] = []
-    messages = undecided = 0
-    for layout in layouts:
-        findings += yield from check_groups(layout, mend=mend)
+    done, total = count(1), sum(len(layout.served) for layout in layouts)
+
+    def checked(layout: Layout) -> Flow[list[Report]]:
+        findings = yield from check_groups(layout, mend=mend)
         findings += yield from check_limits(layout, mend=mend)
-        findings += yield from _check_open(layout, mend=mend)
-    for done, keys in enumerate(shards, 1):
-        report = yield from check(keys, mend=mend)
-        findings += report.findings
-        messages, undecided = messages + report.messages, undecided + report.undecided
-        if on_progress is not None:
-            on_progress(done, len(shards))
-    return CheckReport(len(layouts), messages, tuple(findings), undecided)
+        reports = [Report(findings=findings + (yield from _check_open(layout, mend=mend)))]
+        for keys in layout.served:
+            reports.append((yield from check(keys, mend=mend)))
+            if on_progress is not None:
+                on_progress(next(done), total)
+        return reports
+
+    results: list[Any] = yield from run_each([checked(layout) for layout in layouts], width=_SIDE_BY_SIDE)
+    if error := first_error(results):
+        raise error
+    reports: list[Report] = [*chain.from_iterable(results)]
+    findings = tuple(finding for report in reports for finding in report.findings)
+    messages, undecided = sum(report.messages for report in reports), sum(report.undecided for report in reports)
+    return CheckReport(len(layouts), messages, findings, undecided)
 
 
 def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
