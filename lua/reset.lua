@@ -14,16 +14,18 @@
 -- KEYS[10] closed    string  exists if new messages go to other shards
 -- KEYS[11] door      hash    limits of the topic, and what they have let pass
 -- KEYS[12] ticks     hash    schedule -> mark
--- KEYS[13] busy      hash    message id -> key whose slot it holds
--- KEYS[14] slots     zset    key and id of each message that holds a slot
--- KEYS[15] parked    zset    what waits for a slot, by key and due time
+-- KEYS[13] schedules hash    schedule -> definition
+-- KEYS[14] busy      hash    message id -> key whose slot it holds
+-- KEYS[15] slots     zset    key and id of each message that holds a slot
+-- KEYS[16] parked    zset    what waits for a slot, by key and due time
 -- returns  number of keys that were removed or remade
 --@include entry, groups
 local LAST = '18446744073709551615-18446744073709551615'
 local TYPES = {
   [waiting] = 'zset', [ready] = 'stream', [messages] = 'hash', [expiring] = 'zset', [finished] = 'zset', [owed] = 'hash',
   [retry] = 'zset', [failures] = 'hash', [garbage] = 'zset', [closed] = 'string',
-  [door] = 'hash', [ticks] = 'hash', [busy] = 'hash', [slots] = 'zset', [parked] = 'zset',
+  [door] = 'hash', [ticks] = 'hash', [schedules] = 'hash',
+  [busy] = 'hash', [slots] = 'zset', [parked] = 'zset',
 }
 
 local function is_full()

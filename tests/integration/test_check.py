@@ -6,16 +6,17 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+import redis
 
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import KEY_TYPES, ShardKeys, topics_key
 from lisa_common.model.record import pack_content
-from lisa_common.protocol.call import command
+from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.scripts import load
 from lisa_manager import AsyncAdmin
-from lisa_manager.admin.audit.check import Report, check
+from lisa_manager.admin.audit.check import Report, check, check_topics
 from lisa_manager.admin.audit.snapshot import look, read_snapshot, repair
 from lisa_producer import AsyncProducer
 from support.commands import Commands
@@ -238,6 +239,23 @@ def test_what_comes_meanwhile_is_no_hindrance(orders: Queue) -> None:
     assert (report.undecided, [finding.mended for finding in report.findings]) == (0, [True])
 
 
+def test_topics_share_round_trips(orders: Queue, client: redis.Redis) -> None:
+    """An audit of thousands of topics would take minutes else."""
+    prefix = orders.keys.prefix
+    client.hset(topics_key(prefix), mapping={f"mails-{number}": "{}" for number in range(10)})
+
+    def counted(topic: str | None) -> Flow[int]:
+        flow, trips, reply = check_topics(prefix, topic, mend=False), 0, None
+        with suppress(StopIteration):
+            while True:
+                reply = yield flow.send(reply)
+                trips += 1
+        return trips
+
+    of_one, of_all = (orders.connection.run(counted(topic)) for topic in ("mails-1", None))
+    assert of_all < of_one + 10
+
+
 def test_bodies_are_not_read(orders: Queue) -> None:
     """An audit takes twenty bytes of each record."""
     orders.send("m", body=b"x" * 1_000_000)
@@ -291,6 +309,20 @@ def _traffic(orders: Queue, redis_url: str, stop: Event) -> None:
             with suppress(ValueError):
                 queue.cancel(f"m{number}")
             queue.trim()
+
+
+def test_keys_of_another_type_are_deleted(orders: Queue, commands: Commands) -> None:
+    """Each of a shard, at once: what a check says of a repair holds."""
+    orders.send("m")
+    names = [name for name, kind in KEY_TYPES.items() if kind != "string"]
+    for name in names:
+        _do(orders, "SET", orders.keys.of(name), "of another type")
+    found = commands.manager("check", "--json").document["problems"]
+    assert [(problem["detail"].split()[0], problem["mendable"]) for problem in found] == [
+        (name, True) for name in names
+    ]
+    assert commands.manager("check", "--repair").code == 0
+    assert _problems(commands) == []
 
 
 async def test_a_repair_whose_reply_is_lost_is_told_and_goes_on(own_server: Callable[..., Server]) -> None:

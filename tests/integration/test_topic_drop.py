@@ -148,6 +148,21 @@ def test_an_operator_that_was_suspended_forgets_no_drop_of_others(
     assert layout.counts == (1, 2)
 
 
+def test_limits_that_the_former_shards_cannot_have_hold_up_no_drop(
+    admin: Admin, producer: Producer, client: redis.Redis, prefix: str
+) -> None:
+    """The first drop left a mark of four shards; the topic was declared again with one, as its limits allow no more."""
+    admin.create_topic("orders")
+    admin.reshard("orders", 4)
+    admin.drop_topic("orders")
+    admin.set_pattern_policy("orders", {"max_in_flight_per_key": 1, "ttl_ms": 5_000})
+    producer.send("orders", b"x", delay=60)
+    assert admin.drop_topic("orders", force=True).messages == 1
+    mark: Any = client.hget(dropped_key(prefix), "orders")
+    _, layout = read_mark(prefix, "orders", mark)
+    assert (layout.counts, layout.policy.max_in_flight_per_key, layout.policy.ttl_ms) == ((1, 4), None, 5_000)
+
+
 @pytest.mark.parametrize("order", set(permutations([True, True, True, False, False, False])))
 def test_a_topic_that_two_operators_drop_at_once_has_a_mark(
     admin: Admin, stepping: Connection, client: redis.Redis, prefix: str, order: Sequence[bool]

@@ -141,8 +141,9 @@ def _dropped_mark(now_ms: int, layout: Layout, earlier: bytes | None) -> str:
         # Another text, so that a program that forgets the earlier mark keeps this one.
         now_ms += now_ms == at_ms
         if known.counts[: len(layout.counts)] == layout.counts:
-            fields = policy.model_dump(exclude_unset=True)
-            policy = Policy.of(fields | {"shards": known.policy.shards, "former": known.policy.former})
+            layouts = {"shards": known.policy.shards, "former": known.policy.former}
+            # Without limits that go with the present shards only.
+            policy = Policy.salvage(policy.model_copy(update=layouts).dump())
     return f"{now_ms} {policy.dump()}"
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import ParamSpec
+from itertools import chain, count
+from typing import Any, ParamSpec
 
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, TooManyGroups
 from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
@@ -11,11 +12,20 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups, managing
 from lisa_common.protocol.call import Flow, command, script
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_bool, check_callable
 from lisa_manager.admin.audit.problem import Kind, Problem, Step
 from lisa_manager.admin.audit.rules import audit
 from lisa_manager.admin.audit.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
-from lisa_manager.queries import GroupInfo, chunks, groups as groups_of, list_layouts, require_topic, stream_fields
+from lisa_manager.queries import (
+    GroupInfo,
+    chunks,
+    first_error,
+    groups as groups_of,
+    list_layouts,
+    require_topic,
+    stream_fields,
+)
 from lisa_manager.resharding import closed_shards, complete_reshard
 from lisa_manager.topic_limits import apply_limits, wrong_shards
 
@@ -24,6 +34,8 @@ __all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_l
 P = ParamSpec("P")
 
 _AT_ONCE = 50
+_SIDE_BY_SIDE = 25
+"""Topics that are checked at once: what is known of all messages of a shard of each is kept meanwhile."""
 _LAST = b"18446744073709551615-18446744073709551615"
 _OTHERWISE: tuple[Step, ...] = (("otherwise", "", "", ""),)
 """Marks a problem as repairable, though not by steps on a message."""
@@ -75,19 +87,26 @@ def check_topics(
     check_bool("repair", mend)
     check_callable("on_progress", on_progress)
     layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from require_topic(prefix, topic))]
-    shards = [keys for layout in layouts for keys in layout.served]
-    findings: list[Finding] = []
-    messages = undecided = 0
-    for layout in layouts:
+    done, total = count(1), sum(len(layout.served) for layout in layouts)
+
+    def checked(layout: Layout) -> Flow[list[Report]]:
+        of_topic = Report()
         for check_shards in (check_groups, check_limits, _check_open):
-            findings += yield from check_shards(layout, mend=mend)
-    for done, keys in enumerate(shards, 1):
-        report = yield from check(keys, mend=mend)
-        findings += report.findings
-        messages, undecided = messages + report.messages, undecided + report.undecided
-        if on_progress is not None:
-            on_progress(done, len(shards))
-    return CheckReport(len(layouts), messages, tuple(findings), undecided)
+            of_topic.findings += yield from check_shards(layout, mend=mend)
+        reports = [of_topic]
+        for keys in layout.served:
+            reports.append((yield from check(keys, mend=mend)))
+            if on_progress is not None:
+                on_progress(next(done), total)
+        return reports
+
+    results: list[Any] = yield from run_each([checked(layout) for layout in layouts], width=_SIDE_BY_SIDE)
+    if error := first_error(results):
+        raise error
+    reports: list[Report] = [*chain.from_iterable(results)]
+    findings = tuple(finding for report in reports for finding in report.findings)
+    messages, undecided = sum(report.messages for report in reports), sum(report.undecided for report in reports)
+    return CheckReport(len(layouts), messages, findings, undecided)
 
 
 def check(keys: ShardKeys, *, mend: bool) -> Flow[Report]:
