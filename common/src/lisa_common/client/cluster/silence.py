@@ -1,4 +1,4 @@
-"""The times by which `async_watch` and `cluster` tell a hanging node from a slow one."""
+"""The times by which both cluster clients tell a hanging node from a slow one."""
 
 __all__ = ["PATIENCE_S", "PROBE_S", "QUIET_S", "REPEAT_S"]
 
