@@ -19,6 +19,7 @@ from lisa_common.protocol.scripts import Arg
 __all__ = [
     "check_greeting",
     "check_replies",
+    "forgotten",
     "greeting",
     "has_errors",
     "merge_waits",
@@ -103,7 +104,7 @@ _LOADS = 3
 """Most times that scripts are loaded for one request: a proxy in front of several servers may never keep them."""
 
 
-def _forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
+def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the calls whose scripts the server forgot, or runs by text only, and of the keyless calls behind."""
     missing = {
         at
@@ -200,7 +201,7 @@ def repeats(
     Yields calls, and takes their replies, or a LisaError. That is the reply of these calls only: the others are done.
     """
     for _ in range(_LOADS):
-        positions = _forgotten(calls, replies)
+        positions = forgotten(calls, replies)
         if not positions:
             return
         left = [calls[at] for at in positions]
