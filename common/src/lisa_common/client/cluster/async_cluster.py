@@ -9,9 +9,8 @@ from lisa_common.client.address import Address, NodeName
 from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_abandon, no_reply, unblock
-from lisa_common.client.cluster.nodes import Nodes
+from lisa_common.client.cluster.nodes import PATIENCE_S, PROBE_S, QUIET_S, REPEAT_S, Nodes
 from lisa_common.client.cluster.router import SLOTS, Router
-from lisa_common.client.cluster.silence import PATIENCE_S, PROBE_S, QUIET_S, REPEAT_S
 from lisa_common.client.cluster.slots import members
 from lisa_common.client.options import Connecting
 from lisa_common.client.translation import lisa_error

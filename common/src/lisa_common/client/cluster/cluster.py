@@ -11,9 +11,8 @@ import redis.exceptions
 
 from lisa_common.client.address import Address, NodeName
 from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_abandon, no_reply, unblock
-from lisa_common.client.cluster.nodes import Nodes
+from lisa_common.client.cluster.nodes import PATIENCE_S, PROBE_S, QUIET_S, REPEAT_S, Nodes
 from lisa_common.client.cluster.router import Router
-from lisa_common.client.cluster.silence import PATIENCE_S, PROBE_S, QUIET_S, REPEAT_S
 from lisa_common.client.node import Node
 from lisa_common.client.options import Connecting
 from lisa_common.errors import LisaError, OutcomeUnknown
