@@ -184,12 +184,8 @@ def attend(keys: Sequence[ShardKeys], group: str, consumer: str) -> Call[None]:
     return command(
         *("XREADGROUP", "GROUP", group, consumer, "COUNT", 1),
         *("STREAMS", *streams, *repeat(_LAST, len(streams))),
-        decode=_none,
+        decode=lambda _: None,
     )
-
-
-def _none(_: Any) -> None:
-    return None
 
 
 def deregister(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:
