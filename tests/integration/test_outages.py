@@ -16,7 +16,7 @@ from lisa_producer import AsyncProducer, Message, Producer, SendOutcome
 from lisa_producer.settings import ProducerSettings
 from support import Server, wait_until
 
-LOGGER = "lisa_common.client.outage"
+LOGGER = "lisa_common.client.retry"
 
 
 @pytest.mark.parametrize(

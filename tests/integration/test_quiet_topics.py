@@ -86,7 +86,7 @@ async def test_a_worker_shows_by_one_command_that_it_is_alive(
     own_server: Callable[..., Server], prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all of its topics; one that is damaged costs a command for each, and keeps it from no other."""
-    monkeypatch.setattr("lisa_consumer.worker.presence._BEAT_S", 0.1)
+    monkeypatch.setattr("lisa_consumer.worker.oversight._BEAT_S", 0.1)
     server = own_server()
     streams = [ShardKeys(prefix, f"topic-{number}").of("ready") for number in range(TOPICS)]
     worker = new_worker(server.url, prefix, block_s=30)

@@ -470,7 +470,7 @@ async def test_the_consumers_of_a_group_are_the_live_ones(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker is one before its first message, stays one while it has nothing to do, and is none when it has ended."""
-    monkeypatch.setattr("lisa_consumer.worker.presence._BEAT_S", 0.05)
+    monkeypatch.setattr("lisa_consumer.worker.oversight._BEAT_S", 0.05)
     # Where reads do not, as those of Redis 7.0.
     worker = new_worker(redis_url, prefix, block_s=30)
     _hang(worker)

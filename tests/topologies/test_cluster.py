@@ -107,7 +107,7 @@ async def test_a_node_that_is_slow_is_not_taken_for_one_that_hangs(
         # By the speed of this machine at this moment.
         patience_s = 4 * (time.monotonic() - began)
         client.delete("slow")
-    monkeypatch.setattr("lisa_common.client.cluster.async_watch.PATIENCE_S", patience_s)
+    monkeypatch.setattr("lisa_common.client.cluster.async_cluster.PATIENCE_S", patience_s)
     # A server that has read less than a whole command serves others before it reads on.
     calls = [command("EVALSHA", script, 1, "slow", "x" * 40_000)] * 8
     assert await connect(shared_cluster.url).execute(calls) == list(range(1, 9))

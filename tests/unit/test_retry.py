@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError
 
-from lisa_common.client.node_core import repeats
 from lisa_common.client.refusals import Refusals
 from lisa_common.client.retry import PipelineRetry
+from lisa_common.client.wire import repeats
 from lisa_common.errors import (
     AccessDenied,
     Closed,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.outage import Outage, after
+from lisa_common.client.retry import Outage, after
 from lisa_common.errors import (
     NOTHING_DONE,
     Closed,

@@ -4,6 +4,7 @@ import ast
 import errno
 import io
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,13 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any, cast
+from pathlib import Path
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lisa_common import __version__
-from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.escaping import shown
 from lisa_common.logs import event, is_json
@@ -75,7 +76,7 @@ class _Program(_Group):
         **extra: Any,
     ) -> Any:
         """Runs a command line; in standalone mode, which is typer's default, it exits."""
-        provide_streams()
+        _provide_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 # Characters that a terminal cannot show must not end the program.
@@ -100,9 +101,9 @@ class _Program(_Group):
             code = self._invoke(args, **extra)
             sys.stdout.flush()
         except OSError as error:
-            if error.errno not in OUTPUT_ERRORS:
+            if error.errno not in _OUTPUT_ERRORS:
                 raise
-            abandon_output()
+            _abandon_output()
             if error.errno != errno.EPIPE:
                 self._print_error(f"cannot write to standard output: {error.strerror}")
             return EXIT_WRONG
@@ -270,3 +271,60 @@ def interrupts_restored() -> Iterator[Any]:
     finally:
         with suppress(ValueError):  # only the main thread handles signals
             signal.signal(signal.SIGINT, before)
+
+
+# Standard streams that are missing or broken
+
+
+_OUTPUT_ERRORS = (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors that writing to standard output may raise."""
+
+
+class _Closed(io.RawIOBase):
+    """Replaces a missing stream; using it raises OSError, unless it is abandoned."""
+
+    is_abandoned = False
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, _: object) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+    def write(self, data: Any) -> int:
+        if not self.is_abandoned:
+            raise OSError(errno.EBADF, "it is closed")
+        return memoryview(data).nbytes
+
+
+_missing_output = _Closed()
+
+
+def _provide_streams() -> None:
+    """Replaces the standard streams that the program was started without, for which Python has None."""
+    missing = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    if "stdin" in missing:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed()))
+    if "stdout" in missing:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_missing_output))
+    if "stderr" in missing:
+        # Without stderr nothing is printed; Python would use standard output instead.
+        sys.stderr = _nowhere()
+
+
+def _abandon_output() -> None:
+    """Discards buffered output, so that Python does not write it again at exit."""
+    nowhere = _nowhere()
+    try:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    except OSError:
+        # From Python 3.13 on, a stream that cannot be flushed at its end says so on standard error.
+        _missing_output.is_abandoned = True
+        sys.stdout = nowhere
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")

@@ -14,16 +14,18 @@ from lisa_common.client.async_progress import hardened
 from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.connection_pool import AsyncConnectionPool, Place
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
-from lisa_common.client.node_core import check_greeting, greeting, repeats
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, Connecting, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import (
+    check_greeting,
     check_replies,
+    greeting,
     has_errors,
     merge_waits,
     pack,
+    repeats,
 )
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys

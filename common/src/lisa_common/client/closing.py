@@ -1,7 +1,6 @@
 """Closes clients, and other holders of resources, when their `with` block ends."""
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 __all__ = ["AsyncClosing", "Closing"]
@@ -17,9 +16,7 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -33,7 +30,5 @@ class AsyncClosing(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -14,15 +14,17 @@ from lisa_common.client.address import Address
 from lisa_common.client.connection_pool import ConnectionPool, ConnectionPools, Place
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
-from lisa_common.client.node_core import check_greeting, greeting, repeats
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, Connecting, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import (
+    check_greeting,
+    greeting,
     has_errors,
     merge_waits,
     pack,
+    repeats,
 )
 from lisa_common.errors import LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call

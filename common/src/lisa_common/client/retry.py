@@ -1,17 +1,59 @@
-"""Retries of a pipeline that failed, as a whole or in parts: which calls, and after which delay."""
+"""Retries of a pipeline that failed, in parts or as a whole: which calls, when, and what is said meanwhile."""
 
+import logging
 import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.outage import Outage, after
 from lisa_common.errors import NOTHING_DONE, LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.logs import event
 from lisa_common.protocol.call import Call, IndependentCalls, Once, error_in, error_of_all, units
 from lisa_common.protocol.producing import send_again
 
-__all__ = ["PipelineRetry"]
+__all__ = ["Outage", "PipelineRetry", "after"]
+
+logger = logging.getLogger(__name__)
+
+_QUIET_S = 5.0
+"""No call is tried again any more once none has failed for so long: longer than between two tries."""
+
+
+class Outage:
+    """An outage as the callers of one connection meet it: logged once, however many of them try again."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        """When the first of them began to try again; None while the server answers."""
+        self._failed = 0.0
+
+    def begin(self, error: LisaError, deadline: float) -> None:
+        """Takes note of a call that is tried again until a moment of the monotonic clock."""
+        self._failed = time.monotonic()
+        if self.began is None:
+            self.began = self._failed
+            left_s = deadline - self.began
+            how_long = "" if math.isinf(left_s) else f" for {round(left_s, 1):g} s"
+            text = str(error).rstrip(".")
+            logger.warning("%s; trying again%s", text, how_long, extra=event("server_awaited", error=text))
+
+    def end(self, *, tried_again: bool) -> None:
+        """Takes note of an answer, to a call that was tried again or to another one.
+
+        A server may answer some calls and refuse others, or one node of a Cluster may be away: then another call says
+        nothing of those that are tried again.
+        """
+        if self.began is not None and (tried_again or time.monotonic() > self._failed + _QUIET_S):
+            away_s, self.began = time.monotonic() - self.began, None
+            logger.info("the server answers again, after %.1f s", away_s, extra=event("server_back"))
+
+
+def after(error: LisaError, began: float) -> LisaError:
+    """The same error of a call that was tried since a moment of the monotonic clock, and says so."""
+    told = type(error)(f"{str(error).rstrip('.')}; tried for {round(time.monotonic() - began, 1):g} s")
+    told.__cause__ = error.__cause__
+    return told
 
 
 class PipelineRetry:

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
 from lisa_common.client.options import Connecting
-from lisa_common.client.outage import Outage
-from lisa_common.client.retry import PipelineRetry
+from lisa_common.client.retry import Outage, PipelineRetry
 from lisa_common.client.wire import has_errors
 from lisa_common.errors import Closed, LisaError
 from lisa_common.model.keys import wake_channel

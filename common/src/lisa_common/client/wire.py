@@ -1,30 +1,32 @@
-"""Packs calls for the wire, and reads replies as results."""
+"""What the clients of a server do without I/O: pack calls, read replies as results, greet, and repeat scripts."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import hiredis
 import redis.exceptions as redis_errors
 
+from lisa_common.client.options import CALL
+from lisa_common.client.refusals import Refusals
 from lisa_common.client.translation import first_line, is_command_refused, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
 from lisa_common.model.message import RepeatedDue
-from lisa_common.protocol.call import Call, command, units
+from lisa_common.model.needs import Optional
+from lisa_common.protocol.call import PING, Call, command, units
 from lisa_common.protocol.scripts import Arg
 
 __all__ = [
-    "LOADS",
-    "as_texts",
+    "check_greeting",
     "check_replies",
     "forgotten",
+    "greeting",
     "has_errors",
     "merge_waits",
     "pack",
     "read_reply",
     "refused",
-    "script_loads",
-    "script_refused",
+    "repeats",
 ]
 
 
@@ -50,14 +52,14 @@ def pack(calls: Sequence[Call[Any]], *, with_texts: bool = False) -> bytes:
     would take a third of the time of a send.
     """
     if with_texts:
-        calls = as_texts(calls)
+        calls = _as_texts(calls)
     if len(calls) == 1:
         packed: bytes = hiredis.pack_command(_texts(calls[0].args))  # type: ignore[arg-type] # declared for one item
         return packed
     return b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])  # type: ignore[arg-type] # declared for one item
 
 
-def as_texts(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+def _as_texts(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
     """The same calls, with the text of each script in place of its SHA."""
     return [call._replace(args=("EVAL", call.script.text, *call.args[2:])) if call.script else call for call in calls]
 
@@ -98,7 +100,7 @@ def merge_waits(calls: Sequence[Call[Any]]) -> tuple[Sequence[Call[Any]], Sequen
     ]
 
 
-LOADS = 3
+_LOADS = 3
 """Most times that scripts are loaded for one request: a proxy in front of several servers may never keep them."""
 
 
@@ -117,12 +119,12 @@ def refused(replies: Sequence[Any]) -> Exception | None:
     return next((reply for reply in replies if is_command_refused(reply)), None)
 
 
-def script_refused(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> Exception | None:
+def _script_refused(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> Exception | None:
     """The first reply that refuses a script. The server may not know a call that follows one, such as WAITAOF."""
     return refused([reply for call, reply in zip(calls, replies, strict=True) if call.script])
 
 
-def script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+def _script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
     """Calls that load the scripts of these calls."""
     return [command("SCRIPT", "LOAD", script.text) for script in {call.script for call in calls if call.script}]
 
@@ -174,3 +176,58 @@ def _excerpt(reply: Any, depth: int = 2) -> str:
     if isinstance(reply, bytes | str):
         return repr(reply[:_MOST_TEXT]) + ("…" if len(reply) > _MOST_TEXT else "")
     return ascii(reply)[:_MOST_TEXT]
+
+
+def greeting(channel: str) -> list[Call[Any]]:
+    """Returns the first calls to a server: a PING, and a publication on the channel if there is one."""
+    return [PING, command("PUBLISH", channel, CALL)] if channel else [PING]
+
+
+def check_greeting(replies: Sequence[Any], refusals: Refusals) -> None:
+    """Notes a refused publication. Raises the error of the PING, unless that is refused: such a server answers."""
+    reply, *published = replies
+    for refusal in published:
+        if isinstance(refusal, redis_errors.ResponseError):
+            refusals.note(Optional.PUBLISH, refusal)
+    if isinstance(reply, Exception) and not is_command_refused(reply):
+        raise reply
+
+
+def repeats(
+    calls: Sequence[Call[Any]], replies: list[Any], refusals: Refusals
+) -> Generator[list[Call[Any]], list[Any], None]:
+    """Repeats the calls whose scripts the server lacks or refuses to run by SHA, and puts in their new replies.
+
+    Yields calls, and takes their replies, or a LisaError. That is the reply of these calls only: the others are done.
+    """
+    for _ in range(_LOADS):
+        positions = forgotten(calls, replies)
+        if not positions:
+            return
+        left = [calls[at] for at in positions]
+        try:
+            again = yield from _repeat(left, [replies[at] for at in positions], refusals)
+        except LisaError as error:
+            again = [error] * len(left)
+        if again is None:
+            return
+        for at, reply in zip(positions, again, strict=True):
+            replies[at] = reply
+
+
+def _repeat(
+    calls: list[Call[Any]], replies: Sequence[Any], refusals: Refusals
+) -> Generator[list[Call[Any]], list[Any], list[Any] | None]:
+    """Loads the scripts first, or sends their texts if loading is refused. Returns new replies, None if refused too."""
+    refusal, kind = _script_refused(calls, replies), Optional.EVALSHA
+    if refusal is None:
+        loads = yield _script_loads(calls)
+        refusal, kind = refused(loads), Optional.LOAD
+        if refusal is None:
+            check_replies(loads)
+            return (yield calls)
+    again = yield _as_texts(calls)
+    if _script_refused(calls, again):
+        return None
+    refusals.note(kind, refusal)
+    return again

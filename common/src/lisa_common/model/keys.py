@@ -17,6 +17,7 @@ __all__ = [
     "ShardKeys",
     "absent_key",
     "activity_key",
+    "beside_key",
     "bytes_of",
     "copy_of",
     "dropped_key",
@@ -68,6 +69,11 @@ NO_GROUP: Final = ""
 
 PATTERNS: Final = "*"
 """The field of the registry with the policies of patterns; no topic has that name."""
+
+
+def beside_key(prefix: str, name: str) -> str:
+    """A key that belongs to no topic, by its name; each also has a function of its own."""
+    return f"{prefix}:{name}"
 
 
 def topics_key(prefix: str) -> str:

@@ -74,64 +74,58 @@ _PRODUCER, _CONSUMER, _MANAGER = (Program.PRODUCER,), (Program.CONSUMER,), (Prog
 _GATEWAY = (Program.GATEWAY,)
 _GROUPED = ("topic", "group")
 
+
+def _sampled(name: str, kind: Kind, programs: tuple[Program, ...], labels: tuple[str, ...], help: str) -> Metric:  # noqa: A002 - as in Metric
+    return Metric(name, kind, programs, labels, help, sampled=True)
+
+
 METRICS: Final = (
     # Sampled from the keys. All managers export the same values: take the maximum, never the sum.
-    Metric(
+    _sampled(
         *("lisa_messages", Kind.GAUGE, _MANAGER, ("topic", "group", "state")),
         "Messages by state. Copies of ready and delivered messages count for each group; other states have no group.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_oldest_due_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
         "Time since the due time of the oldest message that no consumer has read; 0 if there is none.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_group_oldest_due_seconds", Kind.GAUGE, _MANAGER, _GROUPED),
         "Time since the due time of the oldest message that the group has not read; of messages that are not ready, "
         "and of topics without a group, for an empty group.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_consumers", Kind.GAUGE, _MANAGER, _GROUPED),
         "Consumers of the group. Workers deregister when they end; killed ones and others are removed once idle.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_waiting_due_in", Kind.GAUGE, _MANAGER, ("topic", "horizon")),
         "Waiting messages by due time: within the horizon, and not within a nearer one.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_ready_entries_total", Kind.COUNTER, _MANAGER, ("topic",)),
         "Entries that were ever added to the ready streams, as the server counts them.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_read_entries_total", Kind.COUNTER, _MANAGER, _GROUPED),
         "Entries of the ready streams that the group has read or passed, as the server counts them.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_garbage_oldest_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
         "Age of the oldest message in garbage. Only of topics that have garbage, and no dead letter topic.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_garbage_removal_in_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
         "Time until the oldest message in garbage is removed by garbage_retention_ms. Of the same topics.",
-        sampled=True,
     ),
     # Alerts of lateness leave paused topics out.
-    Metric(
+    _sampled(
         *("lisa_topic_paused", Kind.GAUGE, _MANAGER, ("topic",)),
         "1 for a topic that is paused; others have no value.",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_parked_messages", Kind.GAUGE, _MANAGER, ("topic",)),
         "Messages and retries that are due once others of their key are done. Only of topics with limits.",
-        sampled=True,
     ),
     # What this manager did.
     Metric(
@@ -193,15 +187,13 @@ METRICS: Final = (
         _DURATIONS,
     ),
     # Sampled from the table of an outbox. All relays of a database export the same values.
-    Metric(
+    _sampled(
         *("lisa_outbox_rows", Kind.GAUGE, _PRODUCER, ("state",)),
         "Rows of the outbox that wait for a relay (waiting), or that Lisa has refused for good (set_aside).",
-        sampled=True,
     ),
-    Metric(
+    _sampled(
         *("lisa_outbox_oldest_seconds", Kind.GAUGE, _PRODUCER, ()),
         "Age of the oldest row that waits for a relay; 0 if there is none.",
-        sampled=True,
     ),
     # What a consumer did.
     Metric(

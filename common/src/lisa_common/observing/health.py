@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from lisa_common.client.async_tasks import beside
 from lisa_common.observing.siblings import state_writer
 from lisa_common.observing.systemd import Notifier
 
@@ -66,10 +65,12 @@ class Health:
             reason = text
 
         self.check(name, lambda: reason)
+        beating = asyncio.create_task(self._keep_beating())
         try:
-            async with beside(self._keep_beating()):
-                yield explain
+            yield explain
         finally:
+            beating.cancel()
+            await asyncio.wait((beating,))
             self._checks.pop(name, None)
 
     async def _keep_beating(self) -> None:

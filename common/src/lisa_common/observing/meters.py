@@ -24,7 +24,7 @@ class _Instrument(NamedTuple):
 
     name: str
     unit: str
-    operation: tuple[str, ...]
+    operation: str
     labels: tuple[str, ...]
     description: str
 
@@ -33,16 +33,16 @@ _PLACE = ("messaging.destination.name", "messaging.consumer.group.name")
 
 _INSTRUMENTS: Final = {
     "lisa_sent_total": _Instrument(
-        "messaging.client.sent.messages", "{message}", ("send", "send"), (_PLACE[0], _ERROR), "Messages of sends."
+        "messaging.client.sent.messages", "{message}", "send", (_PLACE[0], _ERROR), "Messages of sends."
     ),
     "lisa_send_seconds": _Instrument(
-        "messaging.client.operation.duration", "s", ("send", "send"), (), "Duration of a send, or of one batch."
+        "messaging.client.operation.duration", "s", "send", (), "Duration of a send, or of one batch."
     ),
     "lisa_deliveries_total": _Instrument(
-        "messaging.client.consumed.messages", "{message}", ("receive", "receive"), (*_PLACE, ""), "Delivered messages."
+        "messaging.client.consumed.messages", "{message}", "receive", (*_PLACE, ""), "Delivered messages."
     ),
     "lisa_handler_seconds": _Instrument(
-        "messaging.process.duration", "s", ("process", "process"), (*_PLACE, _ERROR), "Duration of a handler."
+        "messaging.process.duration", "s", "process", (*_PLACE, _ERROR), "Duration of a handler."
     ),
 }
 """By the name of the metric in the catalog."""
@@ -82,7 +82,7 @@ class Meters:
         if values.get(_ERROR) in _NO_ERRORS:
             del values[_ERROR]
         values.pop("", None)
-        attributes = {"messaging.system": "lisa", **dict(zip(_OPERATIONS, known.operation, strict=True)), **values}
+        attributes = {"messaging.system": "lisa", **dict.fromkeys(_OPERATIONS, known.operation), **values}
         if name not in self._instruments:
             self._instruments[name] = self._instrument(name, known)
         return MeterChild(self._instruments[name], attributes)

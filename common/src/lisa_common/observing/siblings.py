@@ -11,8 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
-from lisa_common.client.closing import Closing
 from lisa_common.logs import event
 from lisa_common.observing.systemd import NOTIFY_SOCKET
 
@@ -29,7 +29,7 @@ _SILENT_S = 10.0
 """A process that has not written its state for this long is not ready."""
 
 
-class SharedDirectory(Closing):
+class SharedDirectory:
     """The parent's side: a new directory for `count` processes."""
 
     def __init__(self, count: int, *, with_metrics: bool) -> None:
@@ -70,8 +70,10 @@ class SharedDirectory(Closing):
                 return f"process {number}: {problem}"
         return ""
 
-    def close(self) -> None:
-        """Removes the directory."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -68,7 +68,7 @@ class Tracing:
     def start_send(self, topic: str, *, batch: bool = False) -> Any:
         """Starts the span of a send, below the caller's span; a batch has one for all of its messages."""
         kind = self._trace.SpanKind.CLIENT if batch else self._trace.SpanKind.PRODUCER
-        return self._start(f"send {topic}", kind=kind, attributes=_attributes("send", "send", topic))
+        return self._start(f"send {topic}", kind=kind, attributes=_attributes("send", topic))
 
     def context_of(self, span: Any) -> dict[str, str]:
         """The headers that carry the context of a span; none unless it is recording."""
@@ -103,7 +103,7 @@ class Tracing:
             f"process {topic}",
             self._empty,
             self._trace.SpanKind.CONSUMER,
-            _attributes("process", "process", topic) | {"messaging.consumer.group.name": group},
+            _attributes("process", topic) | {"messaging.consumer.group.name": group},
             links,
         )
         return Process(span, self._attach(self._trace.set_span_in_context(span)))
@@ -162,10 +162,10 @@ class _Guard:
         return True
 
 
-def _attributes(name: str, kind: str, topic: str) -> dict[str, str]:
+def _attributes(operation: str, topic: str) -> dict[str, str]:
     return {
         "messaging.system": "lisa",
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
         "messaging.destination.name": topic,
     }

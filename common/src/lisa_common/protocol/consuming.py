@@ -1,10 +1,15 @@
-"""Calls of the consumer: join, attend, read, ack, follow, nack, release, extend, discard, deregister and the like."""
+"""Calls of the consumer: join, attend, read, ack, follow, nack, release, extend, discard, deregister and the like.
+
+And what it asks for when it settles a delivery, and what came of that.
+"""
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry, entries_of
@@ -13,7 +18,6 @@ from lisa_common.model.keys import ShardKeys, copy_of, wake_channel
 from lisa_common.model.message import Outgoing
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
-from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
 from lisa_common.protocol.replies import byte_values, number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
@@ -40,6 +44,73 @@ __all__ = [
     "server_time",
     "shut_door",
 ]
+
+_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED, _REASON_ISOLATED = "nack", "rejected", "snoozed", "isolated"
+
+
+class AckOutcome(StrEnum):
+    """What an ack did."""
+
+    ACKED = "acked"
+    LATE = "late"
+    """The lease had run out, but no newer delivery had begun: the retry is withdrawn, and the message is done."""
+    STALE = "stale"
+    """A newer delivery exists, or the message is done, gone or aborted. Nothing changed."""
+    DUPLICATE = "duplicate"
+    """Acked, but the id of the message that follows is known: that message stands, and nothing was sent."""
+    CANCELLED = "cancelled"
+    """Acked, but the message was cancelled meanwhile: nothing follows it."""
+    OWED = "owed"
+    """Another group still owes the message, whose id the next one was to have. Nothing changed."""
+    FULL = "full"
+    """The topic has no room for the message that follows. Nothing changed."""
+    RESHARDED = "resharded"
+    """The topic was resharded, and the message that follows has another id. Nothing changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once.
+
+    Snoozed: no attempt is spent. Isolated: the next delivery is alone.
+    """
+
+    entry: Entry
+    error: str = ""
+    delay_ms: int | None = None
+    rejected: bool = False
+    snoozed: bool = False
+    isolated: bool = False
+    trace: tuple[str, ...] = ()
+    """The last frames of the traceback, the innermost last; see `lisa_common.model.failure`."""
+
+    @property
+    def reason(self) -> str:
+        """Why, as it is stored with the failure."""
+        named = {_REASON_REJECTED: self.rejected, _REASON_SNOOZED: self.snoozed, _REASON_ISOLATED: self.isolated}
+        return next((reason for reason, is_so in named.items() if is_so), _REASON_NACK)
+
+
+class Postponed(NamedTuple):
+    """A delivery that is given back, while nothing of its topic becomes ready for so long."""
+
+    delay_ms: int
+    here: bool = False
+    """Whether only its worker leaves the topic alone for so long."""
+
+
+class NackOutcome(StrEnum):
+    """The outcome of a nack."""
+
+    RETRY = "retry"
+    GARBAGE = "garbage"
+    DROPPED = "dropped"
+    """Expired meanwhile, and the policy drops expired messages."""
+    GONE = "gone"
+    """Cancelled or done meanwhile."""
+    STALE = "stale"
+    """The lease had run out and the delivery was reclaimed. Nothing changed."""
+
 
 MAX_ERROR_CHARACTERS = 2_000
 
@@ -113,12 +184,8 @@ def attend(keys: Sequence[ShardKeys], group: str, consumer: str) -> Call[None]:
     return command(
         *("XREADGROUP", "GROUP", group, consumer, "COUNT", 1),
         *("STREAMS", *streams, *repeat(_LAST, len(streams))),
-        decode=_none,
+        decode=lambda _: None,
     )
-
-
-def _none(_: Any) -> None:
-    return None
 
 
 def deregister(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from lisa_common.errors import AccessDenied, ServerError
-from lisa_common.model.keys import HISTORY, ShardKeys, dropped_key, events_channel, wake_channel
+from lisa_common.model.keys import HISTORY, ShardKeys, beside_key, dropped_key, events_channel, wake_channel
 from lisa_common.model.needs import LOSSES, NEEDED, Optional
 from lisa_common.model.rights import ROLES, Role, RoleName
 from lisa_common.protocol.call import Flow, script
@@ -28,6 +28,9 @@ _HARMLESS = ("client|setinfo", "cluster|info", "eval", "ping")
 
 _OF_WORKERS = ("workers", "wishes")
 """Keys without which operators see no workers, and all else works."""
+
+_UNCHECKED = (*_OF_WORKERS, "schedules")
+"""Keys without which a role works all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def find_refused(role: RoleName, keys: ShardKeys, *, in_cluster: bool) -> Flow[s
     marks = _on("hmget", dropped_key(keys.prefix))
     general = [(Optional.DROPPED.lower() if words == marks else name, words) for name, words in general]
     of_workers = ((name, command) for name in _OF_WORKERS for command in rights.beside.get(name, "").split())
-    general += [(Optional.WORKERS.lower(), _on(command, f"{keys.prefix}:{name}")) for name, command in of_workers]
+    general += [(Optional.WORKERS.lower(), _on(command, beside_key(keys.prefix, name))) for name, command in of_workers]
     rows = [(json.dumps(words),) for _, words in (*general, *of_topic)]
     try:
         allowed: list[int] = yield script("check_rights", keys, rows)
@@ -120,7 +123,7 @@ def _general(rights: Role, prefix: str, *, in_cluster: bool) -> Iterator[tuple[s
     for commands, place in (
         (rights.channel, wake_channel(prefix)),
         (rights.events, events_channel(prefix)),
-        *((on, f"{prefix}:{name}") for name, on in rights.beside.items() if name not in (*_OF_WORKERS, "schedules")),
+        *((on, beside_key(prefix, name)) for name, on in rights.beside.items() if name not in _UNCHECKED),
     ):
         for command in commands.split():
             yield command, _on(command, place)

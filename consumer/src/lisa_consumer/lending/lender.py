@@ -166,7 +166,6 @@ class _Ender:
     def __init__(self, end_batch: Callable[[list[Settlement]], Awaitable[list[Any]]]) -> None:
         self._end_batch = end_batch
         self._waiting: list[_Asked] = []
-        self._under_way: list[_Asked] = []
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -192,20 +191,20 @@ class _Ender:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_MAX_ENDINGS], self._waiting[_MAX_ENDINGS:]
-                self._under_way = batch
+                outcomes: list[Any] = [OutcomeUnknown("the client was closed before the reply") for _ in batch]
                 try:
                     outcomes = await self._end_batch([settlement for settlement, _ in batch])
                 except Exception as error:  # noqa: BLE001 - each caller gets it
                     outcomes = [error] * len(batch)
-                _answer(batch, outcomes)
+                finally:
+                    _answer(batch, outcomes)
         finally:
             self._leave()
 
     def _leave(self) -> None:
         """Ends the settlements that wait. No batch will carry them out."""
-        _answer(self._under_way, [OutcomeUnknown("the client was closed before the reply") for _ in self._under_way])
         _answer(self._waiting, [Closed() for _ in self._waiting])
-        self._under_way, self._waiting = [], []
+        self._waiting = []
 
 
 def _answer(batch: list[_Asked], outcomes: Sequence[Any]) -> None:

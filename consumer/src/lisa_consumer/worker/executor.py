@@ -19,7 +19,7 @@ from lisa_consumer.events import delivery_event
 from lisa_consumer.handling.batches import BatchFailed, BatchPeerFailed
 from lisa_consumer.handling.handler import Route
 from lisa_consumer.handling.middleware import check_has_run
-from lisa_consumer.handling.outcomes import outcome_of
+from lisa_consumer.handling.retries import outcome_of
 from lisa_consumer.handling.wishes import deciding_error, is_wish
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import HANDLER

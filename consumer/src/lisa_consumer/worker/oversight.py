@@ -1,4 +1,7 @@
-"""Shows operators what a worker does, and does what they want: aborts, a pause, a drain."""
+"""What a worker tells the server of itself: its group that it lives, and operators what it does.
+
+It does what operators want: aborts, a pause, a drain.
+"""
 
 import asyncio
 import logging
@@ -16,7 +19,8 @@ from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.needs import Optional
 from lisa_common.model.worker_state import MOST_HANDLERS, MOST_TOPICS, RunningHandler, WorkerState, WorkerStatus
-from lisa_common.protocol import workers
+from lisa_common.protocol import consuming, groups, workers
+from lisa_common.protocol.call import error_in
 from lisa_common.protocol.consuming import server_time
 from lisa_consumer.delivery.core import Core
 from lisa_consumer.settings import ConsumerSettings
@@ -24,15 +28,62 @@ from lisa_consumer.worker.held import HeldDelivery
 from lisa_consumer.worker.life import Life
 from lisa_consumer.worker.pausable import Pausable
 
-__all__ = ["Oversight"]
+__all__ = ["Oversight", "presence_shown"]
 
 logger = logging.getLogger(__name__)
+
+_BEAT_S = 5.0
+"""How often a worker says that it lives. Managers remove consumers that were idle for longer than 10 s."""
 
 _PAUSE_S = 1.0
 """How often it asks, and how long a handler has run when it is named."""
 
-_BEAT_S = 5.0
-"""How often a worker says that it lives, if nothing else has changed."""
+_END_S = 1.0
+"""How long an ending worker may take to deregister. Managers remove workers that did not."""
+
+
+@asynccontextmanager
+async def presence_shown(connection: AsyncConnection, core: Core) -> AsyncIterator[None]:
+    """Shows that a worker is alive while the block runs. Then removes it from its group, unless it raised.
+
+    A worker registers when it joins the group, whose consumers are the live ones. From then on this shows that it is
+    alive, even if it reads nothing because no message is ready or all of its slots are taken.
+    """
+    async with beside(_keep_showing(connection, core)):
+        yield
+    await _end(connection, core)
+
+
+async def _keep_showing(connection: AsyncConnection, core: Core) -> None:
+    while True:
+        await asyncio.sleep(_BEAT_S)
+        if not core.joined:
+            continue
+        try:
+            failure = await connection.run(groups.show_alive([*core.joined], core.group, core.name))
+        except LisaError as error:
+            failure = error
+        # The reader reports what is wrong with the server, and joins dropped groups again.
+        if failure:
+            _log("cannot show that the worker is alive: %s", core, failure)
+
+
+async def _end(connection: AsyncConnection, core: Core) -> None:
+    """Removes the worker from its group, except from shards where it still holds something."""
+    calls = [consuming.deregister(keys, core.group, core.name) for keys in core.joined]
+    try:
+        async with asyncio.timeout(_END_S):
+            failure = error_in(await connection.execute_each(calls)) if calls else None
+    except TimeoutError:
+        failure = LisaError(f"no reply within {_END_S:g} s")
+    except LisaError as error:
+        failure = error
+    if failure:
+        _log("cannot deregister: %s", core, failure)
+
+
+def _log(text: str, core: Core, error: LisaError) -> None:
+    logger.debug(text, error, extra=event("presence_failed", group=core.group, error=str(error)))
 
 
 class Oversight:

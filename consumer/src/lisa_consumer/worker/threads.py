@@ -1,12 +1,20 @@
-"""The threads of plain handlers."""
+"""The threads of plain handlers, and handlers that still run when their worker has drained."""
 
+import asyncio
+import logging
+import os
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
+from lisa_common.logs import event
 from lisa_consumer.names import HANDLER
 
-__all__ = ["HandlerThreads"]
+__all__ = ["HandlerThreads", "abandon_handlers", "tasks_left", "threads_left"]
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,3 +46,25 @@ class HandlerThreads(Executor):
         self._is_shut_down = True
         for thread in self._threads:
             thread.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def tasks_left() -> bool:
+    """Whether a handler task still runs in this event loop."""
+    return any(task.get_name() == HANDLER for task in asyncio.all_tasks())
+
+
+def threads_left(until: float) -> bool:
+    """Whether a handler thread still runs; waits for them until this moment of the monotonic clock."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(HANDLER)]
+    for thread in threads:
+        # Idle threads end once they notice that their pool is shut down, which takes a moment on a busy machine.
+        thread.join(max(0.2, until - time.monotonic()))
+    return any(thread.is_alive() for thread in threads)
+
+
+def abandon_handlers() -> NoReturn:
+    """Ends the process: nothing else stops a thread, or a coroutine that ignores its cancellation."""
+    text = "abandoned handlers that still ran after the drain; their messages come again"
+    logger.error(text, extra=event("handlers_abandoned"))
+    logging.shutdown()
+    os._exit(1)

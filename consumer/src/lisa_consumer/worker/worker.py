@@ -35,13 +35,11 @@ from lisa_consumer.handling.retries import ErrorClasses, Exponential, Fixed, Ret
 from lisa_consumer.handling.routing import PatternRoute, Routing
 from lisa_consumer.settings import ConsumerSettings, settings_of
 from lisa_consumer.worker.discovery import Discovery
-from lisa_consumer.worker.leftovers import abandon_handlers, tasks_left, threads_left
 from lisa_consumer.worker.life import Life
-from lisa_consumer.worker.oversight import Oversight
+from lisa_consumer.worker.oversight import Oversight, presence_shown
 from lisa_consumer.worker.pausable import Pausable
-from lisa_consumer.worker.presence import presence_shown
 from lisa_consumer.worker.schedules import DeclaresSchedules
-from lisa_consumer.worker.threads import HandlerThreads
+from lisa_consumer.worker.threads import HandlerThreads, abandon_handlers, tasks_left, threads_left
 
 __all__ = ["Worker"]
 

@@ -8,7 +8,7 @@ still block the server for ever. Where managers have `preloaded` the scripts, ot
 from collections.abc import Sequence
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, HISTORY, ShardKeys, events_channel, topics_key, wake_channel
+from lisa_common.model.keys import ABSENT, HISTORY, ShardKeys, beside_key, events_channel, topics_key, wake_channel
 from lisa_common.model.rights import ROLES, RoleName
 from lisa_common.validation import check_name
 
@@ -52,7 +52,7 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.events, [f"&{events_channel(prefix)}"]),
-        *(_selector(commands, [f"~{prefix}:{name}"]) for name, commands in rights.beside.items()),
+        *(_selector(commands, [f"~{beside_key(prefix, name)}"]) for name, commands in rights.beside.items()),
         # Workers of a pattern look for its topics.
         _selector("hgetall" * looks_for_topics, [f"~{topics_key(prefix)}"]),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),

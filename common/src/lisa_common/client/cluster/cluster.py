@@ -1,6 +1,7 @@
 """A Cluster, for the blocking shell. `router` routes the calls; `async_cluster` is the asyncio twin."""
 
 import select
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -10,15 +11,65 @@ import redis.exceptions
 
 from lisa_common.client.address import Address, NodeName
 from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_abandon, no_reply, unblock
-from lisa_common.client.cluster.nodes import Nodes
-from lisa_common.client.cluster.probes import Probes
-from lisa_common.client.cluster.silence import PATIENCE_S, QUIET_S
+from lisa_common.client.cluster.nodes import PATIENCE_S, PROBE_S, QUIET_S, REPEAT_S, Nodes
+from lisa_common.client.cluster.router import Router
 from lisa_common.client.node import Node
 from lisa_common.client.options import Connecting
 from lisa_common.errors import LisaError, OutcomeUnknown
-from lisa_common.protocol.call import Call
+from lisa_common.protocol.call import PING, Call
 
 __all__ = ["Cluster"]
+
+
+class _Probes:
+    """Sends a PING to nodes that do not answer calls; for silent nodes repeats it in threads."""
+
+    def __init__(self, router: Router, connect: Callable[[NodeName, float], Node]) -> None:
+        self._router = router
+        self._connect = connect
+        self._threads: dict[NodeName, threading.Thread] = {}
+        self._closing = threading.Event()
+
+    def is_silent(self, name: NodeName) -> bool:
+        """Whether a node is known to be silent, or does not answer a PING now. An unreachable node is not silent."""
+        if self._router.is_silent(name):
+            return True
+        began = time.monotonic()
+        if self._answers(name, PATIENCE_S) or time.monotonic() - began < PATIENCE_S:
+            return False
+        self._router.mark_silent(name)
+        return True
+
+    def ensure_probing(self) -> None:
+        """Starts a probe for each silent node without one; a forked process has none of its parent's threads."""
+        for name in self._router.silent:
+            if name not in self._threads or not self._threads[name].is_alive():
+                self._threads[name] = threading.Thread(
+                    target=self._probe_until_answered, args=(name,), name="lisa-probe", daemon=True
+                )
+                self._threads[name].start()
+
+    def _probe_until_answered(self, name: NodeName) -> None:
+        while name in self._router.known and not self._answers(name, PROBE_S):
+            # Another node may have taken over.
+            self._router.mark_failed(name)
+            if self._closing.wait(REPEAT_S):
+                return
+        self._router.mark_answering(name)
+
+    def _answers(self, name: NodeName, patience_s: float) -> bool:
+        node = self._connect(name, patience_s)
+        try:
+            node.ask([PING])
+        except LisaError:
+            return False
+        finally:
+            node.close()
+        return True
+
+    def close(self) -> None:
+        """Ends the threads, soon."""
+        self._closing.set()
 
 
 class Cluster(Nodes[Node]):
@@ -28,7 +79,7 @@ class Cluster(Nodes[Node]):
 
     def __init__(self, address: Address, connecting: Connecting) -> None:
         super().__init__(address, connecting)
-        self._probes = Probes(self._router, self._connect_for_probes)
+        self._probes = _Probes(self._router, self._connect_for_probes)
 
     def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Makes calls, each at the node that serves it. Returns for each call its reply, or a LisaError.

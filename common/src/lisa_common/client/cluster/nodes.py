@@ -1,4 +1,4 @@
-"""The part that both cluster clients share: nodes by name, each connected on first use."""
+"""The part that both cluster clients share: nodes by name, each connected on first use, and how long they may hang."""
 
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -7,7 +7,20 @@ from lisa_common.client.address import Address, NodeName
 from lisa_common.client.cluster.router import Router
 from lisa_common.client.options import Connecting
 
-__all__ = ["Nodes"]
+__all__ = ["PATIENCE_S", "PROBE_S", "QUIET_S", "REPEAT_S", "Nodes"]
+
+QUIET_S = 0.2
+"""How long a node with waiting calls may answer none of them before it is sent a PING."""
+
+PATIENCE_S = 0.4
+"""How long a node may send nothing on the separate connection of a PING while another node answers."""
+
+PROBE_S = 2.0
+"""How long a probe of a silent node waits before the next one uses another connection."""
+
+REPEAT_S = 0.5
+"""Time between reads of the slots while a node is silent, as another may have taken over."""
+
 
 N = TypeVar("N")
 

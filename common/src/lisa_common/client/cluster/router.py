@@ -5,18 +5,28 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import redis.exceptions as redis_errors
 
 from lisa_common.client.address import NodeName
-from lisa_common.client.cluster.fanout import Answer, Fanout, Part, awaited_reply, first_error, merge_reads, silent
-from lisa_common.client.cluster.pipelines import Unit, blocked, fill, pipeline, place, unit_per_slot
+from lisa_common.client.cluster.fanout import (
+    CLIENT_ID,
+    Answer,
+    Fanout,
+    Part,
+    awaited_reply,
+    first_error,
+    merge_reads,
+    silent,
+)
 from lisa_common.client.cluster.slots import (
     block_of,
+    guarded,
     owners,
     slot_of,
     slot_of_key,
@@ -34,6 +44,58 @@ from lisa_common.protocol.call import Call, command, units
 from lisa_common.settings import MAX_CONNECTIONS
 
 __all__ = ["SLOTS", "Router", "Routing"]
+
+_ASKING: Call[bytes] = command("ASKING")
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Calls that must stay together, by position; `slot` is None if none of them has a key."""
+
+    positions: range
+    slot: int | None
+    asking: NodeName | None = None
+    """The node that already has the keys of a slot that is moving."""
+
+
+def _unit_per_slot(slots: Iterable[int]) -> list[_Unit]:
+    """Units of one call for each slot."""
+    return [_Unit(range(at, at + 1), slot) for at, slot in enumerate(slots)]
+
+
+def _pipeline(calls: Sequence[Call[Any]], units: Iterable[_Unit]) -> list[Call[Any]]:
+    """The calls to one node for these units, in order."""
+    sequence: list[Call[Any]] = []
+    for unit in units:
+        sequence += (_ASKING,) if unit.asking else ()
+        sequence += [guarded(calls[at]) for at in unit.positions]
+    return sequence
+
+
+def _place(replies: list[Any], units: Iterable[_Unit], answer: Sequence[Any]) -> None:
+    """Puts the replies to a pipeline at the positions of their calls."""
+    rest = iter(answer)
+    for unit in units:
+        if unit.asking:
+            next(rest)
+        for at in unit.positions:
+            replies[at] = next(rest)
+
+
+def _fill(replies: list[Any], units: Iterable[_Unit], error: LisaError) -> None:
+    """Puts an error at the positions of these units' calls."""
+    for unit in units:
+        for at in unit.positions:
+            replies[at] = error
+
+
+def _blocked(unit: _Unit, calls: Sequence[Call[Any]], *, names: bool) -> list[Call[Any]]:
+    """Returns the calls to a connection that waits for this unit.
+
+    With `names`, the first reply is the connection's client id, by which another connection can end the wait.
+    """
+    return [*[CLIENT_ID] * names, *_pipeline(calls, [unit])]
+
 
 T = TypeVar("T")
 
@@ -135,7 +197,7 @@ class Router:
                 return [(yield from self._read(reads))]
             if len(counts := split_count(calls[0])) > 1:
                 return [(yield from self._count(counts))]
-        replies = yield from self._make(calls, [Unit(unit, slot_of(calls[unit[0]])) for unit in units(calls)])
+        replies = yield from self._make(calls, [_Unit(unit, slot_of(calls[unit[0]])) for unit in units(calls)])
         if calls and all(isinstance(reply, LisaError) for reply in replies):
             raise replies[0]
         return replies
@@ -164,45 +226,45 @@ class Router:
         answering = [node for node in known if node not in self._silent]
         return sorted(answering or known, key=self._failed.__contains__)
 
-    def _make(self, calls: Sequence[Call[Any]], open_: list[Unit]) -> Routing[list[Any]]:
+    def _make(self, calls: Sequence[Call[Any]], open_: list[_Unit]) -> Routing[list[Any]]:
         replies: list[Any] = [None] * len(calls)
         for _ in range(_REDIRECTIONS):
             by_node = self._by_node(open_, replies)
-            parts = [Part(node, pipeline(calls, node_units)) for node, node_units in by_node.items()]
+            parts = [Part(node, _pipeline(calls, node_units)) for node, node_units in by_node.items()]
             answers = (yield Fanout(parts)) if parts else ()
-            open_, undone = [], list[Unit]()
+            open_, undone = [], list[_Unit]()
             for (node, node_units), answer in zip(by_node.items(), answers, strict=True):
                 if isinstance(answer, LisaError):
                     self._note_failure(node, answer)
-                    fill(replies, node_units, answer)
+                    _fill(replies, node_units, answer)
                     is_away = isinstance(answer, Unreachable) and not isinstance(answer, NoFreeConnection)
                     undone += node_units if is_away else ()
                 else:
                     self._failed.discard(node)
-                    place(replies, node_units, answer)
+                    _place(replies, node_units, answer)
                     open_ += [unit for unit in node_units if self._is_redirected(unit, node, replies)]
             if undone:
                 open_ += yield from self._reroute(undone)
             if not open_:
                 return replies
-        fill(replies, open_, _too_many_redirections())
+        _fill(replies, open_, _too_many_redirections())
         return replies
 
-    def _by_node(self, open_: Sequence[Unit], replies: list[Any]) -> dict[NodeName, list[Unit]]:
+    def _by_node(self, open_: Sequence[_Unit], replies: list[Any]) -> dict[NodeName, list[_Unit]]:
         by_node = defaultdict(list)
         for unit in open_:
             node = self._node_of(unit)
             if node in self._silent:
-                fill(replies, [unit], silent(node))
+                _fill(replies, [unit], silent(node))
             elif node:
                 by_node[node].append(unit)
             else:
                 self._stale = True
                 refusal = Refused(f"Redis refuses for now: no node of the Cluster serves slot {unit.slot}")
-                fill(replies, [unit], refusal)
+                _fill(replies, [unit], refusal)
         return by_node
 
-    def _is_redirected(self, unit: Unit, node: NodeName, replies: list[Any]) -> bool:
+    def _is_redirected(self, unit: _Unit, node: NodeName, replies: list[Any]) -> bool:
         """Whether a unit must go to another node, as this one did nothing. Notes the node that its reply names."""
         reply = replies[unit.positions[0]]
         if isinstance(reply, redis_errors.AskError):
@@ -221,7 +283,7 @@ class Router:
             replies[unit.positions[0]] = lisa_error(reply)
         return False
 
-    def _reroute(self, undone: Sequence[Unit]) -> Routing[list[Unit]]:
+    def _reroute(self, undone: Sequence[_Unit]) -> Routing[list[_Unit]]:
         """Of units that were certainly not carried out, those that another node now serves."""
         with suppress(LisaError):
             yield from self._learn()
@@ -230,12 +292,12 @@ class Router:
             return [unit for unit in undone if self._node_of(unit) not in (None, *self._failed)]
         return []
 
-    def _node_of(self, unit: Unit) -> NodeName | None:
+    def _node_of(self, unit: _Unit) -> NodeName | None:
         return unit.asking or (self.home if unit.slot is None else self._owners.get(unit.slot))
 
     def _count(self, counts: Mapping[int, Call[Any]]) -> Routing[Any]:
         """The sum of counts in several slots, or the first error among them."""
-        replies = yield from self._make(list(counts.values()), unit_per_slot(counts))
+        replies = yield from self._make(list(counts.values()), _unit_per_slot(counts))
         return first_error(replies) or sum(replies)
 
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
@@ -247,7 +309,7 @@ class Router:
         """
         calls = list(reads.values())
         at_once = [without_block(call) for call in calls]
-        reading, left_ms, redirections = unit_per_slot(reads), block_of(calls[0]), 0
+        reading, left_ms, redirections = _unit_per_slot(reads), block_of(calls[0]), 0
         while redirections < _REDIRECTIONS:
             replies = yield from self._make(at_once, reading)
             # Nothing comes from nodes that are away; wait for the others all the same.
@@ -270,7 +332,7 @@ class Router:
                 return merge_reads(replies)
         raise _too_many_redirections()
 
-    def _may_wait(self, reading: Sequence[Unit]) -> list[Unit]:
+    def _may_wait(self, reading: Sequence[_Unit]) -> list[_Unit]:
         """Those units for which their nodes have a connection to wait on."""
         waits = Counter(node for race in self._races for node in race)
         waiting = []
@@ -281,10 +343,10 @@ class Router:
                 waiting.append(unit)
         return waiting or list(reading[:1])
 
-    def _race(self, waiting: Sequence[Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
+    def _race(self, waiting: Sequence[_Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
         """Lets reads wait until one gets entries. Returns whether none has, as slots have moved to other nodes."""
         names = Optional.UNBLOCK not in self._refusals
-        parts = [Part(self._node_of(unit) or self.home, blocked(unit, calls, names=names)) for unit in waiting]
+        parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls, names=names)) for unit in waiting]
         nodes = [part.node for part in parts]
         self._races.append(nodes)
         try:
