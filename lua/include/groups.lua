@@ -17,6 +17,7 @@ local function list_groups()
   return groups
 end
 
+-- The same groups, by their names.
 local function by_name(groups)
   local found = {}
   for _, group in ipairs(groups) do

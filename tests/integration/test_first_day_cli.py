@@ -340,7 +340,7 @@ def test_messages_of_any_state_are_listed(orders: Queue, commands: Commands) -> 
 
 
 def test_a_list_ends_at_its_limit(orders: Queue, commands: Commands) -> None:
-    """And says that there is more."""
+    """And says whether there is more."""
     for n in range(5):
         orders.send(f"m{n}", due=f"+{3_600_000 + n}")
     assert [m["id"] for m in commands.manager("list", "orders", "waiting", "--json").document] == [
@@ -348,6 +348,8 @@ def test_a_list_ends_at_its_limit(orders: Queue, commands: Commands) -> None:
     ]
     ran = commands.manager("list", "orders", "waiting", "--limit", "3")
     assert (len(ran.rows), ran.err) == (4, "there is more; --limit is 3\n")
+    ran = commands.manager("list", "orders", "waiting", "--limit", "5")
+    assert (len(ran.rows), ran.err) == (6, "")
 
 
 def test_dead_letters_have_their_bodies_in_json(orders: Queue, commands: Commands, client: redis.Redis) -> None:
