@@ -87,7 +87,7 @@ class _BatchFiller:
         except Exception as error:  # noqa: BLE001 - what the caller's values raise is no error of the call under way
             self._error = error
         finally:
-            self._batch.filling_s += time.monotonic() - began
+            self._batch.sender.filling_s += time.monotonic() - began
 
     def _add(self, is_over: Callable[[], bool] | None) -> None:
         if self._batch.is_full:
