@@ -14,6 +14,7 @@ from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.manager_watch import ManagerWatch
+from lisa_common.observing.server_clock import ServerClock
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.access.quotas import Quota
@@ -24,7 +25,6 @@ from lisa_gateway.problems import Busy
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin, TopicEvents
-from lisa_manager.server_clock import ServerClock
 from lisa_producer import AsyncProducer, ProducerSettings
 
 __all__ = ["Gateway", "GroupDesk", "lifespan"]
