@@ -10,7 +10,7 @@ import redis
 from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
-from lisa_producer import Message, PartialSend, Producer, ProducerSettings, batch_filler as module
+from lisa_producer import Message, PartialSend, Producer, ProducerSettings, batch_sending as module
 from support import Server
 
 Producers = Callable[..., Any]

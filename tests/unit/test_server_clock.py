@@ -2,7 +2,7 @@
 
 import pytest
 
-from lisa_manager.server_clock import ServerClock
+from lisa_common.observing.server_clock import ServerClock
 
 _EPOCH_MS = 1_700_000_000_000
 

@@ -14,10 +14,10 @@ from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.manager_watch import ManagerWatch
+from lisa_common.observing.server_clock import ServerClock
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.access.quotas import Quota
-from lisa_gateway.clock import ServerClock
 from lisa_gateway.loop_lag import LoopLag
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import Polls
@@ -39,6 +39,9 @@ _IDLE_S = 60.0
 
 _LOOK_S = 1.0
 """How often a gateway asks whether the server answers."""
+
+_CLOCK_S = 10.0
+"""The server's clock is estimated for so long by what it showed."""
 
 _ANSWER_S = 1.5
 """A gateway is not ready while the server has not answered such a question for this long."""
@@ -70,7 +73,8 @@ class Gateway:
         self.admin = AsyncAdmin(settings=settings, patience_s=settings.patience_s)
         self.settler = AsyncSettler(settings=self.consumer_settings)
         self.topics = KnownTopics(self.admin, settings.group)
-        self.clock = ServerClock()
+        self._clock = ServerClock()
+        self._clock_seen_s = float("-inf")
         self.stopping = asyncio.Event()
         self.health = Health()
         """Whether the event loop runs, and the server answered lately."""
@@ -113,14 +117,25 @@ class Gateway:
 
     async def _ask_server(self) -> str:
         try:
-            await self.clock.look(self.lender)
+            await self._see_clock()
         except LisaError as error:
             return str(error)
         return ""
 
     async def now_ms(self) -> int:
-        """The server's time in ms, as estimated; see `ServerClock`. Raises LisaError."""
-        return await self.clock.now_ms(self.lender)
+        """The server's time in ms, as estimated: it may be slow by a round trip, and is never fast. Raises LisaError.
+
+        A clock that was set is known from the next look on, within a second.
+        """
+        if time.monotonic() - self._clock_seen_s > _CLOCK_S:
+            await self._see_clock()
+        return self._clock.ms_at(time.monotonic())
+
+    async def _see_clock(self) -> None:
+        asked = time.monotonic()
+        told_ms = await self.lender.server_time()
+        self._clock_seen_s = time.monotonic()
+        self._clock.see(told_ms, asked, self._clock_seen_s)
 
     async def _watch_server(self) -> None:
         was_away = False

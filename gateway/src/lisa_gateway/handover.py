@@ -1,14 +1,16 @@
 """Messages on their way to the client of a request: they go back if it hangs up before its answer is sent."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lisa_common.model.delivery import Delivery
 from lisa_gateway.polls import Poller, Polls
 
-__all__ = ["Handover"]
+__all__ = ["HandedOver", "Handover"]
 
 _TURNS = 3
 """Turns of the event loop after which a client that has hung up is known to be gone."""
@@ -20,7 +22,7 @@ class Handover:
     Whoever sends the answer asks `claim` first. Until then, or the error, it uses the polls: they stay open.
     """
 
-    def __init__(self, polls: Polls, poller: Poller, receive: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, polls: Polls, poller: Poller, receive: Receive) -> None:
         self._polls = polls
         self._poller = poller
         self._receive = receive
@@ -73,3 +75,18 @@ class Handover:
             pass
         self._is_gone = True
         self._poller.leave()
+
+
+class HandedOver(Response):
+    """A JSON response with messages, unless its client is gone."""
+
+    media_type = "application/json"
+
+    def __init__(self, handover: Handover, content: bytes) -> None:
+        self._handover = handover
+        super().__init__(content)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the response, or nothing."""
+        if await self._handover.claim():
+            await super().__call__(scope, receive, send)

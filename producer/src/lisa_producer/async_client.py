@@ -19,9 +19,8 @@ from lisa_common.validation import Duration, check_callable
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import Sender, open_batch
-from lisa_producer.batch_sending import async_send_batches
+from lisa_producer.batch_sending import AsyncMessages, AsyncMessageSource, async_send_batches
 from lisa_producer.message import Confirm, Message, check_confirm, new_due
-from lisa_producer.message_source import AsyncMessages, AsyncMessageSource
 from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
 from lisa_producer.results import BatchResults, PartialSend, SendReport, SendResult

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -28,6 +28,9 @@ __all__ = ["Batch", "Sender", "open_batch"]
 
 _Places = Sequence[int]
 """Places of messages in their batch."""
+
+_Part = tuple[ShardKeys, _Places]
+"""Messages for one shard."""
 
 _HARDLY_S = 0.001
 
@@ -55,7 +58,7 @@ class Batch:
     """
 
     def __init__(self, sender: "Sender", layout: Layout, tracing: Tracing | None) -> None:
-        self._sender = sender
+        self.sender = sender
         self._settings = sender.settings
         self._use(layout)
         self._observer = BatchObserver(tracing, layout.topic)
@@ -67,8 +70,6 @@ class Batch:
         self._ids: deque[str] = deque()
         self.is_full = False
         """Whether to flush before the next message."""
-        self.filling_s = 0.0
-        """Seconds that passed during flushes while messages were added."""
         self.broken: LisaError | None = None
         """The error that ends the whole send: the server is unreachable, refuses, or did not confirm."""
 
@@ -104,7 +105,8 @@ class Batch:
 
     def flush(self) -> Flow[BatchResults]:
         """Sends the collected messages; sets `broken`."""
-        began, span = self._clock(), self._observer.take_span()
+        sender = self.sender
+        began, span = sender.clock(), self._observer.take_span()
         taken, has_invalid = self._taken, self._has_invalid
         batch: list[Any] = [each for each in taken if isinstance(each, Outgoing)] if has_invalid else taken
         self._taken, self._has_invalid, self._bytes, self.is_full = [], False, 0, False
@@ -112,9 +114,9 @@ class Batch:
         self._ids.clear()
         stored: list[Stored] = []
         try:
-            self._use((yield from self._sender.topics.resolve(self._layout.topic)))
+            self._use((yield from sender.topics.resolve(self._layout.topic)))
             if batch:
-                stored = yield from self._sender.send(self._layout.topic, batch, self._clock)
+                stored = yield from sender.send(self._layout.topic, batch)
                 self.broken = error_in(stored)
         except LisaError as error:
             self.broken = error
@@ -128,16 +130,12 @@ class Batch:
             stored = [message.error if isinstance(message, _Invalid) else next(valid) for message in taken]
         results = BatchResults(self._first, [message.id for message in taken], stored)
         self._first += len(taken)
-        self._observer.end(span, results, self._clock() - began, self.broken)
+        self._observer.end(span, results, sender.clock() - began, self.broken)
         return results
 
     def close(self) -> None:
         """Ends the whole send. Messages added since the latest flush are not sent."""
         self._observer.abandon(self._observer.take_span(), self.broken)
-
-    def _clock(self) -> float:
-        """Seconds, of which none pass while messages are added during a flush."""
-        return time.monotonic() - self.filling_s
 
 
 def open_batch(sender: "Sender", topic: str, tracing: Tracing | None = None) -> Flow[Batch]:
@@ -146,20 +144,23 @@ def open_batch(sender: "Sender", topic: str, tracing: Tracing | None = None) -> 
     return Batch(sender, layout, tracing)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sender:
-    """Sends a batch to all its shards at once."""
+    """Sends the batches of one send, each to all its shards at once."""
 
     topics: Topics
     settings: ProducerSettings
     confirm: Confirm | None
     pace: Pace
+    filling_s: float = 0.0
+    """Seconds that passed during flushes while messages were added."""
 
-    def send(self, topic: str, batch: Sequence[Outgoing], clock: Callable[[], float]) -> Flow[list[Stored]]:
-        """Sends each message to its shard. Returns one for each; an error of one shard ends the whole send.
+    def clock(self) -> float:
+        """Seconds, of which none pass while messages are added during a flush."""
+        return time.monotonic() - self.filling_s
 
-        `clock` tells seconds, without those in which this program does other work.
-        """
+    def send(self, topic: str, batch: Sequence[Outgoing]) -> Flow[list[Stored]]:
+        """Sends each message to its shard. Returns one for each; an error of one shard ends the whole send."""
         stored: list[Stored] = [0] * len(batch)
         left: _Places = range(len(batch))
         layout = yield from self.topics.declare(topic)
@@ -167,7 +168,7 @@ class Sender:
         while left:
             if layout.former:
                 left = yield from self._look_in_former(layout, batch, left, stored)
-            left = yield from self._send_to_all(layout, batch, left, stored, clock)
+            left = yield from self._send_to_all(layout, batch, left, stored)
             if left:
                 try:
                     layout = yield from refresh_after_reshard(self.topics, layout)
@@ -195,12 +196,7 @@ class Sender:
         return new
 
     def _send_to_all(
-        self,
-        layout: Layout,
-        batch: Sequence[Outgoing],
-        left: _Places,
-        stored: list[Stored],
-        clock: Callable[[], float],
+        self, layout: Layout, batch: Sequence[Outgoing], left: _Places, stored: list[Stored]
     ) -> Flow[_Places]:
         """Sends what is left to all shards, and puts into `stored` what became of it.
 
@@ -208,8 +204,8 @@ class Sender:
         follow the others, and a shard gets one call of them at a time, which may do only the first ones. Returns
         the places of messages whose shards are closed.
         """
-        others: list[tuple[ShardKeys, _Places]] = []
-        replacing: dict[ShardKeys, list[tuple[ShardKeys, _Places]]] = {}
+        others: list[_Part] = []
+        replacing: dict[ShardKeys, list[_Part]] = {}
         for keys, part in self._parts(layout, batch, left):
             is_replacing = type(batch[part[0]]) is Replacement
             (replacing.setdefault(keys, []) if is_replacing else others).append((keys, part))
@@ -217,32 +213,27 @@ class Sender:
         for parts in (others, *zip_longest(*replacing.values())):
             present = [part for part in parts if part]
             while present:
-                closed, present = yield from self._send_at_once(layout, batch, present, stored, clock)
+                closed, present = yield from self._send_at_once(layout, batch, present, stored)
                 rerouted += closed
         return rerouted
 
     def _send_at_once(
-        self,
-        layout: Layout,
-        batch: Sequence[Outgoing],
-        places: Sequence[tuple[ShardKeys, _Places]],
-        stored: list[Stored],
-        clock: Callable[[], float],
-    ) -> Flow[tuple[list[int], list[tuple[ShardKeys, _Places]]]]:
+        self, layout: Layout, batch: Sequence[Outgoing], places: Sequence[_Part], stored: list[Stored]
+    ) -> Flow[tuple[list[int], list[_Part]]]:
         """Sends these parts in one round trip, as above. Returns also the parts that are left."""
         parts = [(keys, part, _pick(batch, part)) for keys, part in places]
         calls = [
             store(keys, messages, self.confirm, repeatable=is_repeatable(messages, layout.policy, self.settings))
             for keys, _, messages in parts
         ]
-        began, began_waiting = time.monotonic(), clock()
+        began, began_waiting = time.monotonic(), self.clock()
         replies = iter((yield IndependentCalls(call for of_part in calls for call in of_part)))
-        waited_s = clock() - began_waiting
+        waited_s = self.clock() - began_waiting
         if waited_s > _HARDLY_S or time.monotonic() - began - waited_s < _HARDLY_S:
             # Else the reply had come before this program waited for it, at a time unknown.
             self.pace.note(waited_s, len(parts))
         rerouted: list[int] = []
-        undone: list[tuple[ShardKeys, _Places]] = []
+        undone: list[_Part] = []
         for (keys, part, messages), of_part in zip(parts, calls, strict=True):
             results = _results(layout.topic, messages, [next(replies) for _ in of_part])
             if results is None:
@@ -253,7 +244,7 @@ class Sender:
                     undone.append((keys, rest))
         return rerouted, undone
 
-    def _parts(self, layout: Layout, batch: Sequence[Outgoing], left: _Places) -> Iterator[tuple[ShardKeys, _Places]]:
+    def _parts(self, layout: Layout, batch: Sequence[Outgoing], left: _Places) -> Iterator[_Part]:
         """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
         shards = by_home(layout.shards, left, lambda at: batch[at].id)
         return (

@@ -60,7 +60,7 @@ class BulkSender(Generic[K]):
         return (key for messages in self._collected.values() for key, _ in messages)
 
     def flush(self) -> None:
-        """Sends the collected messages; raises PartialSend when the server refuses or is unreachable for too long."""
+        """Sends the collected messages; raises LisaError when the server refuses or is unreachable for too long."""
         self.stored = []
         while self._collected:
             topic, messages = next(iter(self._collected.items()))
@@ -76,7 +76,7 @@ class BulkSender(Generic[K]):
             sent = [message for _, message in messages]
             self.producer.send_many(topic, sent, on_batch=lambda results: self._take(topic, messages, results))
         except PartialSend as error:
-            raise PartialSend(topic, self.report) from error.__cause__
+            raise error.__cause__ or error from None
         except KeyboardInterrupt:
             # Of the call that it ended, the outcome is unknown.
             self.stored += [key for key, _ in messages]

@@ -19,10 +19,9 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration, check_callable
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import Sender, open_batch
-from lisa_producer.batch_sending import send_batches
+from lisa_producer.batch_sending import Messages, MessageSource, send_batches
 from lisa_producer.coalescing import Coalescer
 from lisa_producer.message import Confirm, Message, check_confirm, new_due
-from lisa_producer.message_source import Messages, MessageSource
 from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
 from lisa_producer.results import BatchResults, PartialSend, SendReport, SendResult

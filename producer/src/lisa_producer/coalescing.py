@@ -60,12 +60,12 @@ class Coalescer:
         deadline = time.monotonic() + self._settings.patience_s
         outer = getattr(self._latest, "flow", _nothing)()
         if outer is not None and outer.gi_frame is not None:
-            return self._drive(None, flow, deadline)
+            return self._drive(_ProcessState(), flow, deadline)
         self._latest.flow = ref(flow)
         pid = os.getpid()
         return self._drive(self._states.get(pid) or self._states.setdefault(pid, _ProcessState()), flow, deadline)
 
-    def _drive(self, state: _ProcessState | None, flow: SharedFlow[T], deadline: float) -> T:
+    def _drive(self, state: _ProcessState, flow: SharedFlow[T], deadline: float) -> T:
         try:
             request: Any = next(flow)
             while True:
@@ -79,12 +79,7 @@ class Coalescer:
             end: T = stop.value
             return end
 
-    def _execute(self, state: _ProcessState | None, request: Request, flow: SharedFlow[Any], deadline: float) -> Any:
-        if state is None:
-            [result] = self._connection.run(request.make([request.item]), deadline=deadline)
-            if isinstance(result, LisaError):
-                raise result
-            return result
+    def _execute(self, state: _ProcessState, request: Request, flow: SharedFlow[Any], deadline: float) -> Any:
         own = (request, ref(flow))
         pending: PendingRequest | None = None
         failure: LisaError | None = None

@@ -24,7 +24,7 @@ from lisa_common.start import quiet_imports
 from lisa_common.validation import check_name
 from lisa_producer.json_lines import Line, read_lines
 from lisa_producer.message import Confirm
-from lisa_producer.results import PartialSend, SendResult
+from lisa_producer.results import SendResult
 from lisa_producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
@@ -218,8 +218,6 @@ def load(
             signal.signal(signal.SIGINT, loading.interrupt)
             try:
                 loading.run(_lines(file, lines))
-            except PartialSend as error:
-                stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
             except (LisaError, KeyboardInterrupt) as error:
                 stopped = error
         _print_report(loading, stopped, json=json)

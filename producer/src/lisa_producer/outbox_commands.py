@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,8 +81,7 @@ def status(*, database: Database, json: JsonFlag = False) -> None:
     with opened(database) as engine:
         backlog = read_backlog(engine)
     if json:
-        found = {"waiting": backlog.waiting, "oldest_s": backlog.oldest_s, "set_aside": backlog.set_aside}
-        print_json(found)
+        print_json(asdict(backlog))
     else:
         say(f"waiting {backlog.waiting}, the oldest for {backlog.oldest_s:.3f} s; set aside {backlog.set_aside}")
     if backlog.set_aside:

@@ -27,11 +27,10 @@ from lisa_gateway.camellia.message_views import (
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.handover import Handover
+from lisa_gateway.handover import HandedOver, Handover
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
 from lisa_gateway.problems import part_is_done
-from lisa_gateway.responses import HandedOver
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
 

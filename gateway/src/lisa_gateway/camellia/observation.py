@@ -171,7 +171,9 @@ def metrics_route(gateway: Gateway, monitor: Monitor) -> Route:
                 statuses = await gateway.admin.status()
 
         def text() -> bytes:
-            lines = [*_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
+            counts = {"long_polls": gateway.count_polls(), "stale_acks": monitor.stale}
+            gauges = (line for name, number in counts.items() for line in _gauge(name, [({}, number)]))
+            lines = [*_windows(window), *gauges, *_sizes(statuses)]
             own = "".join(f"{line}\n" for line in lines)
             return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
 
@@ -202,11 +204,6 @@ def _windows(window: Window) -> Iterator[str]:
     for name, gaps in (("pull_msg_time_gap", window.pulled), ("ready_queue_time_gap", window.ready)):
         fields = [(topic, kind, value) for topic, gap in gaps.items() for kind, value in gap.fields(topic).items()]
         yield from _gauge(name, (({"topic": of, "type": kind}, value) for of, kind, value in fields if kind != "topic"))
-
-
-def _own(gateway: Gateway, monitor: Monitor) -> Iterator[str]:
-    yield from _gauge("long_polls", [({}, gateway.count_polls())])
-    yield from _gauge("stale_acks", [({}, monitor.stale)])
 
 
 def _gauge(name: str, rows: Iterable[_Row]) -> Iterator[str]:

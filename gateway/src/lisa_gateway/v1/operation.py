@@ -1,7 +1,6 @@
 """Operations of /v1: what a request must hold, who may make it, and the function that answers it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
@@ -17,10 +16,9 @@ from lisa_gateway.access import ROUTES, Caller, Rule, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.forms import URLENCODED, media_type
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.handover import Handover
+from lisa_gateway.handover import HandedOver, Handover
 from lisa_gateway.json_text import decode, encode
 from lisa_gateway.problems import Problem, Refusal, problem_of
-from lisa_gateway.responses import HandedOver
 from lisa_gateway.v1.models import UnknownMember
 from lisa_gateway.v1.receipts import Receipts
 
@@ -133,12 +131,10 @@ def operation(route: str, answers: Mapping[int, Any], **more: Any) -> Callable[[
 async def respond(operation: Operation, gateway: Gateway, receipts: Receipts, request: Request) -> Response:
     """The response to a request for an operation. Raises LisaError."""
     answer = await operation.answer(await _read(operation, gateway, receipts, request))
-    handover = answer.handover
-    async with handover or nullcontext():
-        content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
-    if handover is None:
+    content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
+    if answer.handover is None:
         return Response(content, answer.status, media_type="application/json")
-    return HandedOver(handover, content)
+    return HandedOver(answer.handover, content)
 
 
 async def _read(operation: Operation, gateway: Gateway, receipts: Receipts, request: Request) -> Call:

@@ -14,6 +14,7 @@ from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import wake_channel
 from lisa_common.model.scores import whole_ms
+from lisa_common.observing.server_clock import ServerClock
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.managing import Promoted
@@ -22,7 +23,6 @@ from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
-from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 

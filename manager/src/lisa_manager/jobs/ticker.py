@@ -20,6 +20,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Definition, Mark
 from lisa_common.model.sharding import Layout
 from lisa_common.model.ticks import next_due_ms
+from lisa_common.observing.server_clock import ServerClock
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
@@ -39,7 +40,6 @@ from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.queries import chunks, first_error, require_topic
 from lisa_manager.schedule_migration import migrate_schedules
-from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable
 

@@ -61,6 +61,9 @@ class StoringPublisher:
 
 _LIMITS = ("max_retries", "interval_start", "interval_step", "interval_max")
 
+_OF_CALL = ("retry", "retry_policy", "timeout", "confirm_timeout")
+"""Options that concern this call alone, and not the message."""
+
 
 def _packed(
     body: Any,
@@ -71,10 +74,6 @@ def _packed(
     exchange: Any = "",
     declare: Any = None,
     expiration: float | None = None,
-    retry: Any = None,  # noqa: ARG001 - it concerned this call alone, like the next two
-    retry_policy: Any = None,  # noqa: ARG001
-    timeout: Any = None,  # noqa: ARG001
-    confirm_timeout: Any = None,  # noqa: ARG001
     **options: Any,
 ) -> bytes:
     """Returns the body of Lisa's message. The task has no eta any more: no worker is to wait for it."""
@@ -90,7 +89,7 @@ def _packed(
     return pack(
         data,
         {
-            **options,
+            **{name: value for name, value in options.items() if name not in _OF_CALL},
             "headers": headers,
             "content_type": content_type,
             "content_encoding": encoding,

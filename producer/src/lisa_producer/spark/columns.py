@@ -1,6 +1,6 @@
 """The columns of a written frame: checked once, on the driver, by their types."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +79,7 @@ def check_columns(
     `renamed` maps names of a frame's columns, in lower case, to what they are read as.
     """
     needed, used = COLUMNS_OF[operation]
-    columns = _Reading(used, renamed or {}, ignore_others=ignore_others, sends=used == _OF_MESSAGES)
-    names = tuple(columns.read(each) for each in schema.fields)
+    names = tuple(map(_reader(used, renamed or {}, ignore_others=ignore_others), schema.fields))
     known = [name for name in names if name]
     for name in known:
         if known.count(name) > 1:
@@ -97,27 +96,26 @@ def check_columns(
     return Columns(names, topic, frozenset(known) - frozenset(used))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    used: tuple[str, ...]
-    renamed: Mapping[str, str]
-    ignore_others: bool
-    sends: bool
+def _reader(
+    used: tuple[str, ...], renamed: Mapping[str, str], *, ignore_others: bool
+) -> Callable[[t.StructField], str]:
+    """Returns what tells as what a column is read: "" for one that is ignored."""
 
-    def read(self, column: t.StructField) -> str:
-        """What a column is read as; empty if it is ignored."""
+    def read(column: t.StructField) -> str:
         # Spark ignores the case of column names, too.
         lower = column.name.lower()
-        name = self.renamed.get(lower, "" if lower in self.renamed.values() else lower)
-        if name in self.used:
+        name = renamed.get(lower, "" if lower in renamed.values() else lower)
+        if name in used:
             return _check(name, column.dataType)
-        if self.ignore_others:
+        if ignore_others:
             return ""
         if name in MESSAGE_SCHEMA.names:
             # A table's columns: for INSERT, whose rows have them all, and for operations on rows of tables.
-            return name if self.sends else ""
-        taken = {name: lower for lower, name in self.renamed.items()}
-        raise InvalidInput("column", column.name, f"one of {', '.join(taken.get(name, name) for name in self.used)}")
+            return name if used == _OF_MESSAGES else ""
+        taken = {name: lower for lower, name in renamed.items()}
+        raise InvalidInput("column", column.name, f"one of {', '.join(taken.get(name, name) for name in used)}")
+
+    return read
 
 
 def _check(name: str, kind: t.DataType) -> str:

@@ -4,7 +4,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
 from lisa_producer.bulk_sender import BulkSender
 from lisa_producer.client import Producer
-from lisa_producer.results import PartialSend, SendResult
+from lisa_producer.results import SendResult
 from lisa_producer.spark.changes import Changes
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
@@ -39,24 +39,13 @@ class _Send:
         except InvalidInput as error:
             self._sender.refuse(row, error)
         else:
-            try:
-                self._sender.add(row, topic, message, size)
-            except PartialSend as error:
-                raise _cause(error) from None
+            self._sender.add(row, topic, message, size)
 
     def flush(self) -> None:
-        try:
-            self._sender.flush()
-        except PartialSend as error:
-            raise _cause(error) from None
+        self._sender.flush()
         report = self._sender.report
         self.counts = Counts(report.sent, report.duplicates, report.failed)
 
     def _report(self, topic: str, result: SendResult) -> None:
         if self._hooks.on_outcome:
             self._hooks.on_outcome(Outcome(topic, result.id, result.outcome.value, result.due_ms))
-
-
-def _cause(error: PartialSend) -> BaseException:
-    """What ended a send. The task's counts are lost with it; only the cause matters."""
-    return error.__cause__ or error

@@ -56,6 +56,9 @@ class _Options(BaseModel):
     }
     """Options that are settings of a producer; the others come from `LISA_…` and `lisa.toml`."""
 
+    fixed: ClassVar[dict[str, Any]] = {}
+    """Settings with values of their own in Spark jobs."""
+
     settings: ProducerSettings
 
     @classmethod
@@ -77,7 +80,7 @@ class _Options(BaseModel):
     @classmethod
     def _settings(cls, given: Mapping[str, str]) -> ProducerSettings:
         try:
-            settings = ProducerSettings.load(**cls._fixed(), **given)
+            settings = ProducerSettings.load(**cls.fixed, **given)
         except InvalidSettings as error:
             text = str(error)
             for option, field in cls.settings_of.items():
@@ -86,11 +89,6 @@ class _Options(BaseModel):
         # Tasks connect later; this refuses settings with which they could not.
         Connection.of(settings, name="lisa-spark").close()
         return settings
-
-    @classmethod
-    def _fixed(cls) -> dict[str, Any]:
-        """Settings with values of their own in Spark jobs."""
-        return {}
 
     @classmethod
     def _error(cls, error: ValidationError) -> InvalidInput:
@@ -114,6 +112,8 @@ class WriteOptions(_Options):
         "batch_messages": "batch_messages",
         "batch_bytes": "batch_bytes",
     }
+    # Rows without ids are sent at least once in any case, as Spark repeats all rows of a failed task.
+    fixed: ClassVar[dict[str, Any]] = {"at_least_once": True}
 
     topic: Name | None = None
     operation: Literal["send", "upsert", "cancel", "reschedule", "replay", "purge", "nack", "reject"] = "send"
@@ -156,11 +156,6 @@ class WriteOptions(_Options):
         if not options.confirm and "confirmtimeout" in given:
             raise Needs("option confirmTimeout", given["confirmtimeout"], "confirmReplicas or confirmFsync")
         return options
-
-    @classmethod
-    def _fixed(cls) -> dict[str, Any]:
-        # Rows without ids are sent at least once in any case, as Spark repeats all rows of a failed task.
-        return {"at_least_once": True}
 
     @field_validator("bad_rows")
     @classmethod

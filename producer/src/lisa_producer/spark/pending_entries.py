@@ -142,10 +142,8 @@ class PendingEntries:
         return None if early else entries[: len(entries) - len(late)]
 
     def _release(self, entries: Sequence[Entry]) -> Flow[None]:
-        ours, others = self._partition(entries)
+        ours = yield from self._ours(entries)
         yield consuming.release(self.keys, self.group, ours)
-        if others:
-            yield from self._skip(others)
 
     def pass_over(self, last: str) -> Flow[None]:
         """Acks what nobody in the group has read up to an entry. Gives back what this consumer has read beyond it."""
@@ -177,13 +175,11 @@ class PendingEntries:
     def isolate(self, after: str, last: str, error: str) -> Flow[None]:
         """Nacks the pending entries of a range. Their next deliveries are alone."""
         policy = yield from self.policy()
-        ours, others = self._partition((yield from self.held(after, last)))
+        ours = yield from self._ours((yield from self.held(after, last)))
         if ours:
             yield consuming.nack(
                 self.keys, self.group, [consuming.Nack(entry, error, isolated=True) for entry in ours], policy
             )
-        if others:
-            yield from self._skip(others)
 
     def is_alone(self, after: str, last: str) -> Flow[bool]:
         """Whether the first pending entry of a range must run alone."""
@@ -231,30 +227,22 @@ class PendingEntries:
         return bool(total == count and not others)
 
     def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
-        ours, others = self._partition(entries)
-        yield from self._ack(ours)
-        if others:
-            yield from self._skip(others)
-
-    def _ack(self, entries: Sequence[Entry]) -> Flow[None]:
-        policy = yield from self.policy()
-        while entries:
+        ours, policy = (yield from self._ours(entries)), (yield from self.policy())
+        while ours:
             try:
-                yield consuming.ack(self.keys, self.group, entries, policy)
+                yield consuming.ack(self.keys, self.group, ours, policy)
             except OutcomeUnknown:
                 # Repeat the whole ack: entries that an unfinished ack put off are no longer pending.
                 continue
             return
 
-    def _partition(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """Splits entries into the group's deliveries and others: another group's retries, and foreign entries."""
-        ours = [entry for entry in entries if entry.id is not None and entry.group in (None, self.group)]
+    def _ours(self, entries: Sequence[Entry]) -> Flow[list[Entry]]:
+        """The group's deliveries. Discards the others: another group's retries, and foreign entries."""
         others = [e._replace(id=None) for e in entries if e.id is None or e.group not in (None, self.group)]
-        return ours, others
-
-    def _skip(self, entries: Sequence[Entry]) -> Flow[None]:
-        policy = yield from self.policy()
-        yield consuming.discard(self.keys, self.group, entries, policy)
+        if others:
+            policy = yield from self.policy()
+            yield consuming.discard(self.keys, self.group, others, policy)
+        return [entry for entry in entries if entry.id is not None and entry.group in (None, self.group)]
 
     def renew(self, age_ms: int) -> Flow[None]:
         """Renews the leases of pending entries that were neither read nor renewed for so long."""

@@ -17,7 +17,7 @@ from lisa_common.protocol.fetching import fetch_within
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import rows
 from lisa_producer.spark.pending_entries import FIRST, read_infos
-from lisa_producer.spark.rows import MessageRow
+from lisa_producer.spark.rows import MessageRow, columns_of
 
 __all__ = ["EntrySpan", "GroupEntries", "list_entries", "read_groups", "split_entries"]
 
@@ -131,13 +131,8 @@ def _row(topic: str, part: GroupEntries, entry: Entry, data: bytes) -> MessageRo
         state=part.state.value,
         group=part.group,
         id=entry.id or "",
-        body=record.body if record else None,
-        headers=record.headers if record else None,
-        sent_at=record.sent_ms if record else None,
         due_at=entry.at_ms or entry.due_ms,
-        expires_at=record.expires_ms if record else None,
-        max_retries=record.max_retries if record else None,
-        priority=record.priority if record else None,
         attempts=entry.attempt - (part.state is State.READY),
         error=error,
+        **columns_of(record),
     )

@@ -9,6 +9,7 @@ from pyspark.sql import types as t
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Delivery
+from lisa_common.model.record import Record
 from lisa_common.protocol.paging import Listed
 from lisa_common.protocol.producing import State
 from lisa_producer.spark.receipts import receipts_of
@@ -19,6 +20,7 @@ __all__ = [
     "MessageRow",
     "batch_of_deliveries",
     "check_schema",
+    "columns_of",
     "row_of_listed",
     "to_batch",
 ]
@@ -127,18 +129,22 @@ def row_of_listed(topic: str, listed: Listed) -> MessageRow:
         state=listed.state.value,
         group=listed.group,
         id=listed.id,
-        body=record.body if record else None,
-        headers=record.headers if record else None,
-        sent_at=record.sent_ms if record else None,
         due_at=original if dead else listed.at_ms,
-        expires_at=record.expires_ms if record else None,
-        max_retries=record.max_retries if record else None,
-        priority=record.priority if record else None,
         attempts=failure.attempts if failure else 0,
         reason=failure.reason if failure else UNKNOWN_REASON if dead else None,
         error=listed.unreadable or (failure.error if failure else None),
         died_at=listed.at_ms if dead else None,
+        **columns_of(record),
     )
+
+
+def columns_of(record: Record | None) -> dict[str, Any]:
+    """The columns that a record has; none without one."""
+    if record is None:
+        return {}
+    limits = {"max_retries": record.max_retries, "priority": record.priority}
+    times = {"sent_at": record.sent_ms, "expires_at": record.expires_ms}
+    return {"body": record.body, "headers": record.headers} | times | limits
 
 
 def batch_of_deliveries(names: tuple[str, ...], deliveries: Sequence[Delivery]) -> pa.RecordBatch:

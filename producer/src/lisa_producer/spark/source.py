@@ -34,7 +34,6 @@ _hidden: dict[str, str] = {}
 """The URL that was taken out of a session, by application, for further calls of `register`."""
 _TARGET = {"url", "prefix", "topic"}
 """Options that name a target: who gives one means no table's."""
-_OPTIONS_OF_SESSIONS = ("url", "prefix", "timeout", "patience")
 
 
 class LisaDataSource(DataSource):
@@ -107,7 +106,7 @@ def register(spark: "SparkSession", url: str | None = None) -> None:
     Without `url` it is that of `spark.lisa.secret.url` or `spark.lisa.url`. Spark shows it neither in plans nor in SQL.
     A session that looked for sources before Lisa was installed finds it only so.
     """
-    given = {name: spark.conf.get(_CONF + name, None) for name in _OPTIONS_OF_SESSIONS}
+    given = {name: spark.conf.get(_CONF + name, None) for name in SnapshotOptions.settings_of}
     # Also where `url` is given: a password does not stay in the session.
     kept = _url_of(spark)
     given["url"] = url or kept

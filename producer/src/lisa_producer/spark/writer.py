@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -142,7 +142,7 @@ class Sink:
         if outcomes:
             hooks.on_outcome = lambda outcome: outcomes.write(_line(outcome))
         if rate := self.options.max_rows_per_second:
-            hooks.before = _Rate(self.options, connection, run, rate).wait
+            hooks.before = _waiting(self.options, connection, run, rate)
             hooks.most_rows = max(1, min(self.options.settings.batch_messages, int(rate / _STEPS)))
         return hooks
 
@@ -215,20 +215,15 @@ class Sink:
         logger.warning(text, label, done, extra=event("write_failed", label=label, count=done))
 
 
-class _Rate:
-    """The part of a job's rate that one task uses."""
+def _waiting(options: WriteOptions, connection: Connection, job: str, rate: float) -> Callable[[int], None]:
+    """Returns what waits until the rate of a job lets one of its tasks send so many rows."""
+    keys, patience_s = ShardKeys(options.settings.prefix, options.topic or ""), options.settings.patience_s
 
-    def __init__(self, options: WriteOptions, connection: Connection, job: str, rate: float) -> None:
-        self._patience_s = options.settings.patience_s
-        self._keys = ShardKeys(options.settings.prefix, options.topic or "")
-        self._connection = connection
-        self._job = job
-        self._rate = rate
+    def wait(count: int) -> None:
+        call = jobs.reserve(keys, job, rate=rate, count=count)
+        time.sleep(connection.call(call, patience_s=patience_s) / 1000)
 
-    def wait(self, count: int) -> None:
-        """Waits until so many rows may be sent."""
-        call = jobs.reserve(self._keys, self._job, rate=self._rate, count=count)
-        time.sleep(self._connection.call(call, patience_s=self._patience_s) / 1000)
+    return wait
 
 
 def _counts(messages: Sequence[Written | None]) -> dict[str, int]:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from starlette.responses import Response
 
@@ -163,23 +164,19 @@ async def _cancel(view: View, topic: str, id: str) -> tuple[bool, str]:
 
 
 async def _due_now(view: View, topic: str, id: str) -> tuple[bool, str]:
-    return await _reschedule_to(view, topic, id, None)
+    return await _reschedule_to(view, topic, id, "now", {})
 
 
 async def _reschedule(view: View, topic: str, id: str) -> tuple[bool, str]:
-    return await _reschedule_to(view, topic, id, view.text("when").strip())
+    text = view.text("when").strip()
+    due = read_due("when", text)
+    return await _reschedule_to(view, topic, id, text, {"at" if isinstance(due, datetime) else "delay": due})
 
 
-async def _reschedule_to(view: View, topic: str, id: str, text: str | None) -> tuple[bool, str]:
-    if text is None:
-        call = view.admin.reschedule(topic, [id])
-    elif isinstance(due := read_due("when", text), datetime):
-        call = view.admin.reschedule(topic, [id], at=due)
-    else:
-        call = view.admin.reschedule(topic, [id], delay=due)
-    outcome = (await view.soon(call))[id]
+async def _reschedule_to(view: View, topic: str, id: str, text: str, due: dict[str, Any]) -> tuple[bool, str]:
+    outcome = (await view.soon(view.admin.reschedule(topic, [id], **due)))[id]
     done = outcome is RescheduleOutcome.RESCHEDULED
-    return done, f"due {'now' if text is None else text}" if done else f"not rescheduled: the message is {outcome}"
+    return done, f"due {text}" if done else f"not rescheduled: the message is {outcome}"
 
 
 def _where(view: View) -> GarbageFilter:

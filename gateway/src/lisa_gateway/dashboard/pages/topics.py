@@ -9,7 +9,6 @@ from starlette.responses import Response
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.dashboard.charts import spark
 from lisa_gateway.dashboard.fragments import Part
-from lisa_gateway.dashboard.sampler import Known
 from lisa_gateway.dashboard.view import View
 
 __all__ = ["part", "show"]
@@ -91,16 +90,14 @@ async def _table(view: View) -> str:
     except LisaError:
         # Without the small charts.
         samples = {}
-    rows = [_row(view, name, sampler.known.get(name), spark(samples.get(name, []))) for name in listed.names]
+    rows = [
+        {
+            "name": name,
+            "known": sampler.known.get(name),
+            "points": spark(samples.get(name, [])),
+            "paused": sampler.topics[name].policy.paused,
+            "operates": view.operates(name),
+        }
+        for name in listed.names
+    ]
     return view.fragment("_topics.html", rows=rows, listed=listed, silent_s=sampler.silent_s)
-
-
-def _row(view: View, name: str, known: Known | None, points: str) -> dict[str, Any]:
-    policy = view.desk.sampler.topics[name].policy
-    return {
-        "name": name,
-        "known": known,
-        "points": points,
-        "paused": policy.paused,
-        "operates": view.operates(name),
-    }

@@ -1,4 +1,4 @@
-"""The server's clock, as a manager knows it."""
+"""The server's clock, as its clients know it."""
 
 from collections import deque
 
