@@ -172,11 +172,12 @@ class _Reader:
         A close would reset the connection before a proxy has seen the answer: for its client that is a 502, and the
         proxy may leave the gateway alone for a while.
         """
+        left = _LINGER_BYTES
         with suppress(TimeoutError):
             async with asyncio.timeout(min(_LINGER_S, self._left_s)):
-                while not self._is_whole and self._receive and self._size < _LINGER_BYTES:
+                while not self._is_whole and self._receive and left > 0:
                     message = await self._receive()
-                    self._size += len(message.get("body", b""))
+                    left -= len(message.get("body", b""))
                     self._is_whole = not message.get("more_body", False)
 
     async def _has_discarded(self) -> bool:
