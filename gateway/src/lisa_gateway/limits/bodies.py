@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import Message, Receive, Send
@@ -17,6 +18,9 @@ _STREAMED = "lisa.streamed"
 
 _DISCARDED_BYTES = 65_536
 """Of a body that is not read, because its request was refused before; a larger one ends the connection."""
+
+_LINGER_S, _LINGER_BYTES = 2.0, 64 * 1024 * 1024
+"""How long, and how much of it, is read behind the answer."""
 
 
 def take_stream(scope: Any) -> None:
@@ -104,6 +108,7 @@ class _Reader:
         """Serves the request."""
         try:
             await app(self._scope, self.receive, self.send)
+            await self._linger()
         finally:
             # Errors keep the frames that they came through until Python collects them; those must not hold the body.
             self._receive = self._send = None
@@ -118,14 +123,14 @@ class _Reader:
         if self._is_whole:
             return await self._receive()
         self._check(self._declared)
-        budget_s = self._limits.slow_s + self._size / self._limits.min_bytes_s - self._waited_s
         began = time.monotonic()
         try:
-            async with asyncio.timeout(max(0.0, budget_s)):
+            async with asyncio.timeout(self._left_s):
                 message = await self._receive()
         except TimeoutError:
             raise self._refusal(408, "too-slow", f"body must arrive faster; got {self._size} bytes so far") from None
-        self._waited_s += time.monotonic() - began
+        finally:
+            self._waited_s += time.monotonic() - began
         if message["type"] == "http.disconnect":
             # The client is gone, or its chunks cannot be read.
             detail = f"body must arrive whole; got {self._size} bytes"
@@ -134,6 +139,11 @@ class _Reader:
         self._check(self._size)
         self._is_whole = not message.get("more_body", False)
         return message
+
+    @property
+    def _left_s(self) -> float:
+        """How long the gateway still waits for the body."""
+        return max(0.0, self._limits.slow_s + self._size / self._limits.min_bytes_s - self._waited_s)
 
     def _check(self, size: int) -> None:
         most = self._limits.max_body_bytes
@@ -154,6 +164,20 @@ class _Reader:
         if is_first and not await self._has_discarded() and self._scope["http_version"] != "2":
             message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await self._send(message)
+
+    async def _linger(self) -> None:
+        """Reads on for a moment where the answer came before the end of a large body.
+
+        A close would reset the connection before a proxy has seen the answer: for its client that is a 502, and the
+        proxy may leave the gateway alone for a while.
+        """
+        left = _LINGER_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_LINGER_S, self._left_s)):
+                while not self._is_whole and self._receive and left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self._is_whole = not message.get("more_body", False)
 
     async def _has_discarded(self) -> bool:
         """Reads the rest of a body that nobody has read, if it is small. Returns whether it is whole then."""
