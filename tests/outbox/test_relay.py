@@ -192,6 +192,29 @@ def test_an_heir_that_reads_fewer_rows_undoes_no_cancel(
     assert body_of(producer, "order-7") == b"second"
 
 
+class DyingEarly(Relay):
+    """Dies before its first call to Redis."""
+
+    def _carry_out(self, *_: Any) -> None:
+        raise Death
+
+
+def test_an_heir_that_dies_loses_no_replacement(
+    engine: Engine, producer: Producer, relays: Callable[..., Relay]
+) -> None:
+    """What it has stored came after the first relay began, and is not what the second replacement would store."""
+    with engine.begin() as connection:
+        for body in ("first", "second"):
+            Outbox().send(connection, "orders", body, id="order-7", delay=60, if_exists="replace")
+        Outbox().send(connection, "orders", "other", id="order-8", delay=60)
+    die(relays(engine, DyingEarly))
+    idle(0.01)  # the lease keeps its moment in whole milliseconds
+    for rows in (1, 2):
+        end_lease(engine)
+        assert relays(engine, rows=rows).relay_once() == rows
+    assert body_of(producer, "order-7") == b"second"
+
+
 async def test_a_lease_that_ends_after_a_cancel_loses_no_send(
     engine: Engine, own_server: Callable[..., Server], relays: Callable[..., Relay]
 ) -> None:

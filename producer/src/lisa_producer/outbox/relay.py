@@ -124,7 +124,7 @@ class _Claim:
     tried: dict[str, float]
     """Since when the first waiting row of a message id may have been sent; ids of rows that were not are absent."""
     changed: float
-    """When the relay last cancelled or rescheduled a message of the topic."""
+    """When the relay last cancelled, rescheduled or replaced a message of the topic."""
     done: list[int] = field(default_factory=list)
     aside: dict[int, str] = field(default_factory=dict)
 
@@ -356,6 +356,7 @@ class Relay(Closing):
                 row, message = taken[result.position]
                 if result.error is None or isinstance(result.error, InvalidInput):
                     claim.end(row, str(result.error or ""))
+                    claim.changed = time.monotonic() if message.if_exists else claim.changed
                     continue
                 failures.append(result.error)
                 if not isinstance(result.error, UNDONE):
