@@ -256,7 +256,7 @@ class Core:
         if joining:
             joined, lacking = yield from groups.join_each(joining, self.group, self.name)
             self.joined |= joined
-            if self.name.endswith(MARKING):
+            if self.joined and self.name.endswith(MARKING):
                 yield from groups.show_alive([*self.joined], self.group, self.name)
         self._plan = ReadPlan.of(layouts, self.joined, lacking, self._clock())
         return self._plan
