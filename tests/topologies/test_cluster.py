@@ -22,14 +22,14 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
 from lisa_common.tls import NO_TLS
-from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery
 from lisa_manager import AsyncAdmin, ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread
 from support.commands import Commands
 from support.processes import Programs
-from support.running import managed
+from support.running import Handled, managed, new_worker, working
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -299,7 +299,14 @@ async def test_consumers_that_start_while_a_node_is_away(own_cluster: Callable[.
         async with AsyncConsumer(topics, "known", settings=settings) as before:
             await before.read()
         victim.kill()
+        handled, worker = Handled(), new_worker(cluster.url, "lisa", "lone")
+
+        @worker.on(lost.topic)
+        async def handle(delivery: Delivery) -> None:
+            handled.append(delivery)
+
         async with (
+            working(worker),
             AsyncConsumer(topics, "known", settings=settings) as known,
             AsyncConsumer(topics, "new", settings=settings) as new,
         ):
@@ -310,9 +317,10 @@ async def test_consumers_that_start_while_a_node_is_away(own_cluster: Callable[.
             await send_and_read(new, there)
             victim.start()
             await send_and_read(known, {"wide": [*away], lost.topic: ["back"]})
-            while len(await admin.groups(lost.topic)) < 2:
+            while len(await admin.groups(lost.topic)) < 3:
                 await new.read(wait=0.2)
             await send_and_read(new, {lost.topic: ["later"]})
+            await wait_until_async(lambda: "later" in handled.ids, 20)
 
 
 async def test_a_caller_may_have_less_patience_than_a_node_has_time(own_cluster: Callable[..., Cluster]) -> None:

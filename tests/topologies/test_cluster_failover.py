@@ -22,6 +22,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
 from lisa_consumer import Delivery
+from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, Confirm, Message, PartialSend, Producer, ProducerSettings, SendResult
 from support import wait_until_async
 from support.cluster import Cluster, spread
@@ -193,18 +194,22 @@ VISIBILITY_MS = 8_000
 
 
 async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., Cluster]) -> None:
-    """While a node is away, long handlers of the topics of others keep what they have."""
+    """While a node is away, long handlers of the topics of others keep what they have, and end by an abort."""
     cluster = own_cluster(cluster_require_full_coverage="no")
     home = cluster.master_of(topics_key("lisa"))
     there = [keys for keys in spread(cluster, "lisa") if cluster.master_of(keys.of("ready")) is not home]
     away, other = (keys.topic for keys in there)
     worker = new_worker(cluster.url, "lisa", concurrency=4, drain_s=0.1)
-    begun = asyncio.Barrier(3)
+    begun, ended = asyncio.Barrier(3), dict[str, asyncio.Event]()
 
     @worker.on(away, other)
-    async def hold(delivery: Delivery) -> None:  # noqa: ARG001
+    async def hold(delivery: Delivery) -> None:
+        ended[delivery.topic] = asyncio.Event()
         await begun.wait()
-        await asyncio.sleep(60)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended[delivery.topic].set()
 
     async with AsyncConnection(cluster.url) as opened:
         for topic in (away, other):
@@ -212,7 +217,7 @@ async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., C
             await opened.call(command("HSET", topics_key("lisa"), topic, policy.dump()))
         async with AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer, working(worker):
             for topic in (away, other):
-                await producer.send(topic, "x")
+                await producer.send(topic, "x", id="held")
             async with asyncio.timeout(30):
                 await begun.wait()
             cluster.master_of(there[0].of("ready")).kill()
@@ -224,6 +229,9 @@ async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., C
                 longest_ms = max(longest_ms, idle_ms)
                 await asyncio.sleep(0.05)
             assert longest_ms < VISIBILITY_MS
+            async with AsyncAdmin(url=cluster.url) as admin, asyncio.timeout(20):
+                assert await admin.abort(other, "held") == "aborted"
+                await ended[other].wait()
 
 
 async def is_acked(cluster: Cluster, keys: ShardKeys) -> bool:

@@ -1,4 +1,4 @@
-"""A node of a Cluster is away: managers sample the topics of the others."""
+"""A node of a Cluster is away: managers sample the topics of the others, and operators see them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lisa_common.errors import Unreachable
 from lisa_common.model.keys import topics_key
+from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until
 from support.cluster import Cluster, spread
@@ -54,5 +56,11 @@ def test_the_figures_of_the_other_nodes_go_on(served: tuple[Cluster, Programs], 
     assert scrape(url).sum("lisa_manager_errors_total", job="sample") > errors
     [lost] = topics.keys() - set(left)
     manager.wait_for(f"sample of {lost} failed")
+    if not with_registry:
+        with Admin(settings=ManagerSettings(redis_url=cluster.url, prefix=PREFIX)) as admin:
+            for found in (admin.status(), admin.sizes(), admin.traffic()):
+                assert [each.topic for each in found if each.damage] == [lost]
+            with pytest.raises(Unreachable):
+                admin.status(lost)
     victim.start()
     wait_until(lambda: waiting() == dict.fromkeys(left, 2) | {lost: 1}, 30, what="a sample of all again")

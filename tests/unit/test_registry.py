@@ -55,14 +55,18 @@ def test_topics_that_came_one_by_one_are_refreshed_together() -> None:
     assert not resolved(topics, names, [])[1]
 
 
-def test_topics_that_do_not_exist_are_forgotten() -> None:
-    """A client of a gateway may ask for any name; those that exist stay known."""
+@pytest.mark.parametrize(
+    ("stored", "pause_s"), [(None, REFRESH_S), (b"{}", 2_000.0)], ids=["made up", "no longer used"]
+)
+def test_topics_are_forgotten(stored: bytes | None, pause_s: float) -> None:
+    """A client of a gateway may ask for any name, and topics may come and go; those that are in use stay known."""
     now = 0.0
     topics = Topics("lisa", clock=lambda: now)
     resolved(topics, ["orders"], [b"{}"])
     for number in range(25):
-        now += REFRESH_S
-        names = [f"made-up-{number}-{at}" for at in range(1_000)]
-        assert len(resolved(topics, names, [None] * len(names))[0]) == len(names)
+        now += pause_s
+        names = [f"topic-{number}-{at}" for at in range(1_000)]
+        assert len(resolved(topics, names, [stored] * len(names))[0]) == len(names)
+        resolved(topics, ["orders"], [b"{}"])
     assert len(topics._known) < 11_000
     assert topics.recall("orders") is not None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from lisa_common.errors import OF_THE_SERVER, LisaError, NoGroup, UnknownTopic
+from lisa_common.errors import OF_A_NODE, OF_THE_SERVER, LisaError, NoGroup, UnknownTopic
 from lisa_common.model.delivery import Entry, entries_of
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of, topics_key
 from lisa_common.model.sharding import Layout
@@ -156,9 +156,9 @@ def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError |
     `partial` is for readers of a Cluster that do without the shards of a node that is away.
     """
     errors = [result for result in results if isinstance(result, LisaError)]
-    of_server = [error for error in errors if isinstance(error, OF_THE_SERVER)]
-    if of_server and not partial:
-        raise of_server[0]
+    for error in errors:
+        if isinstance(error, OF_THE_SERVER) and not (partial and isinstance(error, OF_A_NODE)):
+            raise error
     return errors[0] if errors else None
 
 

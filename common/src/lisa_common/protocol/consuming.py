@@ -11,7 +11,6 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry, entries_of
 from lisa_common.model.failure import read_failure, with_trace
 from lisa_common.model.keys import ShardKeys, copy_of, wake_channel
@@ -368,18 +367,13 @@ def find_aborted(keys: ShardKeys, group: str, entries: Sequence[Entry]) -> Call[
     """Whether an operator has aborted each of these deliveries."""
 
     def decode(reply: Any) -> list[bool]:
-        if isinstance(reply, LisaError):
-            # It must not hide what other topics answer.
-            return [False] * len(entries)
         failures = map(read_failure, byte_values(reply, len(entries)))
         return [
             failure is not None and (failure.reason, failure.entry) == ("aborted", entry.entry)
             for entry, failure in zip(entries, failures, strict=True)
         ]
 
-    return command(
-        "HMGET", keys.of("failures"), *(copy_of(group, e.id or "") for e in entries), decode=decode, takes_errors=True
-    )
+    return command("HMGET", keys.of("failures"), *(copy_of(group, e.id or "") for e in entries), decode=decode)
 
 
 def discard(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:

@@ -8,7 +8,7 @@ from lisa_common.errors import OF_A_NODE, LisaError, NoGroup
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call, Flow, IndependentCalls, command, error_in
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, Once, command, error_in
 from lisa_common.protocol.side_by_side import run_each
 
 __all__ = ["join", "join_each", "join_shards", "show_alive"]
@@ -88,9 +88,10 @@ def join_each(
     """Joins a group in topics, as far as the nodes of a Cluster answer. Returns the shards that have it.
 
     Also returns those that lack it, and why: other shards of their topics are away. Those that are away are neither: to
-    read them tells of it, and disturbs no read of others. Raises what is wrong with a topic itself.
+    read them tells of it, and disturbs no read of others. Raises what is wrong with a topic itself. Needs no patience:
+    that is for the read.
     """
-    errors = yield from run_each([join([layout], group) for layout in layouts], width=len(layouts))
+    errors = yield from run_each([join([layout], group) for layout in layouts], width=len(layouts), kind=Once)
     joined, unsure = set[ShardKeys](), dict[ShardKeys, LisaError]()
     for layout, error in zip(layouts, errors, strict=True):
         if error is None:
@@ -99,7 +100,7 @@ def join_each(
             unsure |= dict.fromkeys(layout.served, error)
         else:
             raise error
-    results = (yield IndependentCalls(consuming.attend([keys], group, consumer) for keys in unsure)) if unsure else ()
+    results = (yield Once(consuming.attend([keys], group, consumer) for keys in unsure)) if unsure else ()
     lacking = {keys: unsure[keys] for keys, result in zip(unsure, results, strict=True) if isinstance(result, NoGroup)}
     return joined, lacking
 

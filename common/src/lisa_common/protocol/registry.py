@@ -45,7 +45,12 @@ _RETRY_S = 1.0
 """Time until the next read after the registry could not be read."""
 
 _MANY = 10_000
-"""With so many topics, a program forgets those that it has looked for in vain: callers may make names up."""
+"""With so many topics, a program forgets those that it has looked for in vain, as callers may make names up, and those
+that it has not used for `_UNUSED_S` seconds, as topics come and go.
+"""
+
+_UNUSED_S = 3_600.0
+"""What is held of a topic for as long is settled by its last known policy, though the registry is away."""
 
 _NEW_MS = 60_000
 """So long after a change of limits, who made it has brought them to the shards, or a manager has."""
@@ -460,13 +465,13 @@ class Topics:
             guarded = stored is not None and (not policy.is_limited or (known is not None and known.guarded))
             self._known[topic] = _Known(until, layout, declared=stored is not None, guarded=guarded)
         if len(self._known) > self._many:
-            self._forget_missing()
+            self._forget_unused()
 
-    def _forget_missing(self) -> None:
+    def _forget_unused(self) -> None:
         now = self.clock()
         # Other threads add topics meanwhile.
         for topic, known in list(self._known.items()):
-            if not known.declared and now >= known.until:
+            if now >= known.until + (_UNUSED_S if known.declared else 0):
                 self._known.pop(topic, None)
-        # Not at every read, where most of them exist.
+        # Not at every read, where most of them are in use.
         self._many = max(_MANY, 2 * len(self._known))

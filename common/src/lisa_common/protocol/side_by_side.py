@@ -13,10 +13,12 @@ T = TypeVar("T")
 _Step = Call[Any] | Sequence[Call[Any]]
 
 
-def run_each(flows: Sequence[Flow[T]], *, width: int = 100) -> Flow[list[T | LisaError]]:
+def run_each(
+    flows: Sequence[Flow[T]], *, width: int = 100, kind: type[IndependentCalls] = IndependentCalls
+) -> Flow[list[T | LisaError]]:
     """Runs flows, at most `width` at a time. Returns for each flow its result, or the LisaError that ended it.
 
-    An error of one flow's calls does not concern the others.
+    An error of one flow's calls does not concern the others. `kind` is `Once` for calls that are not tried again.
     """
     results: list[Any] = [None] * len(flows)
     steps: dict[int, _Step] = {}
@@ -39,7 +41,7 @@ def run_each(flows: Sequence[Flow[T]], *, width: int = 100) -> Flow[list[T | Lis
             if not steps:
                 return results
             round_trip, steps = steps, {}
-            replies = iter((yield IndependentCalls(call for step in round_trip.values() for call in _calls_of(step))))
+            replies = iter((yield kind(call for step in round_trip.values() for call in _calls_of(step))))
             for at, step in round_trip.items():
                 own = [next(replies) for _ in _calls_of(step)]
                 error = None if isinstance(step, IndependentCalls) else error_in(own)

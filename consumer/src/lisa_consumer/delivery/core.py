@@ -20,7 +20,7 @@ from lisa_common.model.needs import Optional
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
-from lisa_common.protocol.call import Call, Flow, Pause, cut, told_in_part
+from lisa_common.protocol.call import Call, Flow, IndependentCalls, Pause, cut, told_in_part
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, StartMark, mark
 from lisa_common.protocol.registry import Topics
@@ -241,7 +241,7 @@ class Core:
         if joining:
             joined, lacking = yield from groups.join_each(joining, self.group, self.name)
             self.joined |= joined
-            if self.name.endswith(MARKING):
+            if self.joined and self.name.endswith(MARKING):
                 yield from groups.show_alive([*self.joined], self.group, self.name)
         self._plan = ReadPlan.of(layouts, self.joined, lacking, self._clock())
         return self._plan
@@ -390,12 +390,15 @@ class Core:
         return (yield from self._call_shards(deliveries, calls, ends=False))
 
     def find_aborted(self, deliveries: Sequence[Delivery]) -> Flow[list[bool]]:
-        """Whether an operator has aborted each of these deliveries."""
-
-        def calls(keys: ShardKeys, _: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
-            return consuming.find_aborted(keys, self.group, [delivery.entry for delivery in batch])
-
-        return (yield from self._call_shards(deliveries, calls, ends=False))
+        """Whether an operator has aborted each of these deliveries, as far as the nodes of a Cluster answer."""
+        batches = list(self._by_shard(deliveries))
+        replies = yield IndependentCalls(
+            consuming.find_aborted(keys, self.group, [delivery.entry for _, delivery in batch])
+            for keys, batch in batches
+        )
+        answered = [(batch, reply) for (_, batch), reply in zip(batches, replies, strict=True) if type(reply) is list]
+        aborted = {at for batch, reply in answered for (at, _), each in zip(batch, reply, strict=True) if each}
+        return [at in aborted for at in range(len(deliveries))]
 
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The visibility timeouts of topics, in seconds."""

@@ -53,7 +53,7 @@ class ReadPlan(NamedTuple):
         shards = ReadShards([keys for keys in served if keys not in lacking])
         if not shards:
             raise lacking[served[0]]
-        until = math.inf if joined.issuperset(served) else now + _REJOIN_S
+        until = math.inf if joined >= {*served} else now + _REJOIN_S
         return cls(layouts, shards, max(len(layout.served) for layout in layouts.values()), until)
 
 

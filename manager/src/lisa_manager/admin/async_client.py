@@ -56,15 +56,16 @@ class AsyncAdmin(AsyncServerAdmin):
     async def sizes(self, topic: str | None = None) -> list[TopicSizes]:
         """How many messages one topic holds, or each topic, by state and group. Raises UnknownTopic.
 
-        Cheap: two or three round trips for up to 250 shards. A topic that cannot be read says so in `damage`.
+        Cheap: two or three round trips for up to 250 shards. Of several topics, one that cannot be read says so in
+        `damage`, as while its node of a Cluster is away.
         """
         return await self._run(status.read_sizes(self._prefix, topic))
 
     async def status(self, topic: str | Sequence[str] | None = None) -> list[TopicStatus]:
         """The sizes of one topic, of several or of all, and when their messages are or were due.
 
-        Raises UnknownTopic for one unknown topic; of several, leaves it out. Costs a few round trips more than `sizes`,
-        and counts the ready messages of short streams one by one.
+        Raises UnknownTopic for one unknown topic; of several, leaves it out. Has `damage` as `sizes` does. Costs a few
+        round trips more, and counts the ready messages of short streams one by one.
         """
         return await self._run(status.read_status(self._prefix, topic))
 

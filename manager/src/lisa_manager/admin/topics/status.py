@@ -30,7 +30,8 @@ def read_status(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[l
 
     Raises UnknownTopic for one unknown topic; of several, leaves it out.
     """
-    statuses = yield from read_status_of((yield from layouts_of(prefix, topic)))
+    layouts = yield from layouts_of(prefix, topic)
+    statuses = yield from read_status_of(layouts, partial=not isinstance(topic, str))
     if expiring := [status.topic for status in statuses if status.expire_idle_ms]:
         unused = yield from _read_unused(prefix, expiring)
         return [replace(each, unused_ms=unused.get(each.topic)) if each.expire_idle_ms else each for each in statuses]
@@ -54,7 +55,9 @@ def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | Non
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
     """The sizes of one topic or of all, by name; raises UnknownTopic. Two or three round trips for 250 shards."""
-    return (yield from _read_topics((yield from layouts_of(prefix, topic)), _read_sizes, lambda sizes, _: sizes))
+    layouts = yield from layouts_of(prefix, topic)
+    read: _Read[TopicSizes] = functools.partial(_read_sizes, partial=topic is None)
+    return (yield from _read_topics(layouts, read, lambda sizes, _: sizes))
 
 
 _S = TypeVar("_S", bound=TopicSizes)
@@ -185,8 +188,8 @@ def _due_in(total: int, parked: int, counts: Sequence[int]) -> tuple[int, ...]:
     return (first + parked, *others, max(0, total - parked - sum(counts)))
 
 
-def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:
-    readings = yield from _read(shards, lambda _: (), exact=False)
+def _read_sizes(shards: Sequence[ShardKeys], *, partial: bool) -> Flow[list[TopicSizes]]:
+    readings = yield from _read(shards, lambda _: (), exact=False, partial=partial)
     return [TopicSizes(**reading.fields()) for reading in readings]
 
 
@@ -211,9 +214,7 @@ def _read_retries(readings: Sequence[_Reading], now_ms: int, *, partial: bool) -
         reading.error = first_error(reading.retries, partial=partial)
 
 
-def _read(
-    shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool, partial: bool = False
-) -> Flow[list[_Reading]]:
+def _read(shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool, partial: bool) -> Flow[list[_Reading]]:
     """Reads all shards together. A damaged shard does not keep the others from being read."""
     calls = [([*_size_calls(keys)], [*due_calls(keys)]) for keys in shards]
     results = iter((yield IndependentCalls(call for sizes, dues in calls for call in (*sizes, *dues))))

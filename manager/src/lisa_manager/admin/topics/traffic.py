@@ -35,7 +35,7 @@ def read_traffic(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[
     One command for each shard. Raises UnknownTopic for one unknown topic; of several, leaves it out.
     """
     layouts = yield from layouts_of(prefix, topic)
-    return (yield from read_traffic_of(layouts))
+    return (yield from read_traffic_of(layouts, partial=not isinstance(topic, str)))
 
 
 def read_traffic_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow[list[TopicTraffic]]:
