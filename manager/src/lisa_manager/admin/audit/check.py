@@ -100,10 +100,13 @@ def check_topics(
                 on_progress(next(done), total)
         return reports
 
-    results: list[Any] = yield from run_each([checked(layout) for layout in layouts], width=_SIDE_BY_SIDE)
-    if error := first_error(results):
-        raise error
-    reports: list[Report] = [*chain.from_iterable(results)]
+    reports: list[Report] = []
+    # The first part that meets a server that is away is the last one.
+    for part in chunks(layouts, _SIDE_BY_SIDE):
+        results: list[Any] = yield from run_each([checked(layout) for layout in part])
+        if error := first_error(results):
+            raise error
+        reports += chain.from_iterable(results)
     findings = tuple(finding for report in reports for finding in report.findings)
     messages, undecided = sum(report.messages for report in reports), sum(report.undecided for report in reports)
     return CheckReport(len(layouts), messages, findings, undecided)
