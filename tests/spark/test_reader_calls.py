@@ -55,7 +55,7 @@ def test_calls_are_for_pages_not_for_rows(topic: Topic) -> None:
     for name, most in {
         "xreadgroup": PAGES,
         "xrange": PAGES,
-        "hmget": PAGES + 1,
+        "hmget": 2 * PAGES,
         "xack": PAGES,
         "xpending": 2 * PAGES,
         # A server that has not seen a script is asked twice.

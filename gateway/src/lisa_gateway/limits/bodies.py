@@ -13,7 +13,6 @@ from lisa_gateway.problems import Problem, Refusal, response_of
 
 __all__ = ["BodyLimits", "is_streamed", "take_stream"]
 
-
 _STREAMED = "lisa.streamed"
 
 _DISCARDED_BYTES = 65_536
