@@ -21,6 +21,7 @@ from lisa_consumer.handling.middleware import (
     run_in_thread,
     takes,
     wrap,
+    wrap_async,
 )
 from lisa_consumer.handling.processes import Processes, check_importable
 from lisa_consumer.handling.retries import NO_RETRIES, Retries
@@ -117,7 +118,7 @@ class Route:
         than the route allows. A cancelled call kills its process, but waits for its thread, which cannot be stopped.
         """
         if self.middleware:
-            result: object = wrap(lambda passed: self._handle(passed, threads), self.middleware, awaited=True)(given)
+            result: object = wrap_async(lambda passed: self._handle(passed, threads), self.middleware)(given)
         elif self._is_async:
             result = self.handler(given)
         else:

@@ -22,6 +22,7 @@ __all__ = [
     "takes",
     "wait_for",
     "wrap",
+    "wrap_async",
 ]
 
 T = TypeVar("T")
@@ -111,11 +112,9 @@ def _is_left(result: object, *, awaited: bool) -> bool:
     return inspect.isasyncgen(result)
 
 
-def wrap(
-    handler: Callable[[Any], Any], middleware: Iterable[Middleware], *, awaited: bool = False
-) -> Callable[[Any], Any]:
-    """A plain handler within plain middleware, or one that is `awaited` within such middleware; the first outermost."""
-    for outer in reversed([each for each in middleware if is_async(each) is awaited]):
+def wrap(handler: Callable[[Any], Any], middleware: Iterable[Middleware]) -> Callable[[Any], Any]:
+    """A plain handler within plain middleware, the first outermost."""
+    for outer in reversed([each for each in middleware if not is_async(each)]):
         handler = _nested(outer, handler)
     return handler
 
@@ -149,6 +148,23 @@ async def _finished(outer: Awaitable[Any], inner: Sequence[object]) -> Any:
     for each in inner:
         check_has_run(each, awaited=True)
     return result
+
+
+def wrap_async(
+    handler: Callable[[Any], Awaitable[object]], middleware: Iterable[Middleware]
+) -> Callable[[Any], Awaitable[object]]:
+    """A handler that is awaited within middleware that is awaited, the first outermost."""
+    for outer in reversed([each for each in middleware if is_async(each)]):
+        handler = _awaited(outer, handler)
+    return handler
+
+
+def _awaited(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def call(delivery: Any) -> Any:
+        results = list[Any]()
+        return await _finished(outer(delivery, _noting(inner, results)), results)
+
+    return call
 
 
 async def run_in_thread(
