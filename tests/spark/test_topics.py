@@ -76,6 +76,22 @@ def test_topics_make_one_stream(topic: Topic, names: str) -> None:
     assert _plan(reader, end) == end
 
 
+def test_a_user_of_several_topics_needs_no_other_keys(topic: Topic) -> None:
+    """A query keeps its notes beside its first topic."""
+    user = prefix = topic.keys.prefix
+    keys = [f"~{prefix}:{name}" for name in ("{a}:*", "{a/*}:*", "{b}:*", "{b/*}:*", "[^{]*")]
+    topic.client.execute_command("ACL", "SETUSER", user, "on", ">secret", "+@all", "&*", *keys)
+    for name in ("a", "b"):
+        _send(topic, name, "m1")
+    reader = topic.reader(topic="a,b", url=topic.url.replace("://", f"://{user}:secret@"))
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    assert sorted(_rows(reader, start, end)) == [("a", "m1"), ("b", "m1")]
+    reader.commit(end)
+    assert _stored(topic, "a", "b") == 0
+    topic.client.execute_command("ACL", "DELUSER", user)
+
+
 def test_limits_are_shared(topic: Topic) -> None:
     """A micro-batch has at most maxRows messages of all topics together, and no topic starves."""
     for name in ("a", "b", "c"):

@@ -60,9 +60,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
-        home = options.topic[0] if len(options.topic) == 1 and not is_pattern(options.topic[0]) else ""
-        self._home = ShardKeys(options.settings.prefix, home)
-        """Where the query keeps its notes: beside its topic, if it has one."""
+        self._home = ShardKeys(options.settings.prefix, options.topic[0])
+        """Where the query keeps its notes: beside the first topic or pattern, for which its user has rights."""
         self._topics = Topics(options.settings.prefix)
         self._open: Connection | None = None
         self._keeper: LeaseKeeper | None = None
@@ -156,7 +155,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if count is None:
                 return None
             counts[keys.topic] += count
-        by_topic = {} if self._home.topic else {"topics": dict(counts)}
+        has_one = len(self._options.topic) == 1 and not is_pattern(self._options.topic[0])
+        by_topic = {} if has_one else {"topics": dict(counts)}
         return {"messages": counts.total(), **by_topic}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -350,11 +350,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         prefix = self._topics.prefix
         try:
             # An earlier version read one topic, and did not name it.
-            topics = (
-                offset["topics"]
-                if self._home.topic == "" or "topics" in offset
-                else {self._home.topic: offset["entries"]}
-            )
+            topics = offset["topics"] if "topics" in offset else {self._home.topic: offset["entries"]}
             places = {
                 ShardKeys(prefix, topic, shard): entry
                 for topic, entries in topics.items()
