@@ -34,6 +34,7 @@ from support.commands import Commands
 from support.metrics import metrics_url, scrape
 from support.processes import Programs
 from support.running import managed
+from support.server import Server
 from support.stepping import Stepped
 
 _DAY_MS = 86_400_000
@@ -270,6 +271,29 @@ async def test_a_full_topic_is_not_asked_all_the_time(
         for _ in range(3):
             await turn()
     assert len(asked) <= 3
+
+
+async def test_a_server_that_refuses_ticks_is_logged_once(own_server: Callable[..., Server], caplog: Any) -> None:
+    """Though most turns have none to send, and so do not fail; the tick comes once the server has memory."""
+    caplog.set_level("INFO", "lisa_manager.jobs.ticker")
+    server = own_server(maxmemory_policy="noeviction")
+    with Admin(settings=ManagerSettings(redis_url=server.url)) as admin, server.client() as client:
+        await asyncio.to_thread(lambda: admin.set_schedule("orders", "s", every=1))
+        async with _ticker(server.url, "lisa") as (_, turn):
+
+            async def told() -> list[str]:
+                await turn()
+                return [record.event for record in caplog.records if record.name == "lisa_manager.jobs.ticker"]
+
+            client.config_set("maxmemory", 1_000_000)
+            await wait_until_async(told, 20, what="a tick that is refused")
+            assert [await told() for _ in range(3)] == [["job_failed"]] * 3
+            client.config_set("maxmemory", 0)
+
+            async def is_sent() -> bool:
+                return await told() == ["job_failed", "job_recovered"]
+
+            await wait_until_async(is_sent, 20, what="the tick")
 
 
 async def test_ticks_are_due_at_once_where_the_clock_was_set_forward(
