@@ -19,15 +19,15 @@ async def test_messages_gather_for_a_read_while_several_come(
     """A read that waits for a hundred topics costs as much as some messages: only several share it."""
     topics = [f"topic-{number}" for number in range(100)]
     worker, handled, reads = new_worker(redis_url, prefix, concurrency=100), [], []
-    read_leased = Core.read_leased
+    read_once = Core.read
 
     def note(core: Core, *args: Any, **options: Any) -> Iterator[Any]:
         began = time.monotonic()
-        result = yield from read_leased(core, *args, **options)
+        result = yield from read_once(core, *args, **options)
         reads.append((began, time.monotonic(), len(result.deliveries)))
         return result
 
-    monkeypatch.setattr(Core, "read_leased", note)
+    monkeypatch.setattr(Core, "read", note)
     worker.on(*topics)(handled.append)
     for topic in topics[:2]:
         await sender.send(topic, b"x")

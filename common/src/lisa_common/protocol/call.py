@@ -145,12 +145,6 @@ def in_parts(
     it is not the same call without the rows that are done.
     """
 
-    def without(done: int) -> Call[T]:
-        width = len(batch.script.row) if batch.script else 1
-        first = len(batch.args) - size * width
-        left = batch.args[:first] + batch.args[first + done * width :]
-        return in_parts(batch._replace(args=left), size - done, split=split)
-
     def decode(reply: Any) -> Any:
         done, results = split(reply)
         if not min(1, size) <= done <= size:
@@ -158,9 +152,18 @@ def in_parts(
         decoded: Any = batch.decode(results)
         if isinstance(decoded, list) and len(decoded) != done:
             raise ValueError(f"results must be {done}, one for each done row; got {len(decoded)}")
-        return decoded if done == size else Unfinished(decoded, (rest or without)(done))
+        if done == size:
+            return decoded
+        return Unfinished(decoded, rest(done) if rest else _without(batch, size, done))
 
     return Call(batch.args, decode, batch.script, batch.repeatable, batch.takes_errors)
+
+
+def _without(batch: Call[T], size: int, done: int) -> Call[T]:
+    """The same call for the rows behind those that are done."""
+    width = len(batch.script.row) if batch.script else 1
+    first = len(batch.args) - size * width
+    return in_parts(batch._replace(args=batch.args[:first] + batch.args[first + done * width :]), size - done)
 
 
 def unfinished(results: Sequence[Any]) -> list[int]:
