@@ -5,13 +5,11 @@ A program that runs one stores its progress, so that any other program can show 
 
 import json
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import operations_key
+from lisa_common.model.keys import operations_key, text_of
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.replies import pairs
@@ -55,9 +53,6 @@ class Operation:
     began_ms: int = 0
     seen_ms: int = 0
     """When its progress was stored last."""
-
-
-_STORED: Final = TypeAdapter(Operation)
 
 
 def new_operation_id() -> str:
@@ -112,8 +107,12 @@ def _read(key: str) -> Flow[list[Operation]]:
 
 def _load(value: bytes, now: int) -> Operation | None:
     try:
-        operation = _STORED.validate_json(value, strict=True)
-    except ValidationError:
+        content = json.loads(text_of(value))
+        kinds = {field.name: str if field.type in (str, "str") else int for field in fields(Operation)}
+        if content.keys() != kinds.keys() or not all(type(content[name]) is kind for name, kind in kinds.items()):
+            return None
+    except (ValueError, AttributeError, RecursionError):
         return None
-    is_interrupted = operation.status == RUNNING and now - operation.seen_ms > _SILENT_MS
-    return replace(operation, status=INTERRUPTED) if is_interrupted else operation
+    if content["status"] == RUNNING and now - content["seen_ms"] > _SILENT_MS:
+        content["status"] = INTERRUPTED
+    return Operation(**content)
