@@ -223,3 +223,17 @@ def test_a_repair_that_would_make_too_many_groups_goes_on(client: redis.Redis, r
         ("z/1", "one", True),
     ]
     assert {info["name"] for info in client.xinfo_groups(second)} == {b"one", b"two", b"three"}
+
+
+def test_a_repair_that_fails_is_told(
+    connection: Connection, declare: Callable[..., Policy], prefix: str, client: redis.Redis, redis_url: str
+) -> None:
+    """A shard of a reshard that was broken off is damaged, which a join of the group meets last."""
+    layout = Layout(prefix, "orders", declare(shards=2))
+    for name in ("a", "b"):
+        connection.run(_join(prefix, "orders", name))
+    client.xgroup_destroy(layout.shards[1].of("ready"), "b")
+    client.set(layout.shard(1, 0).of("ready"), "of another type")
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        report = admin.check("orders", repair=True)
+    assert [(each.problem.group, each.mended) for each in report.findings] == [("b", False)]

@@ -133,6 +133,23 @@ def test_answers_to_other_calls_end_no_outage(
     assert [record.levelname for record in _told(caplog)] == ["WARNING", "INFO"]
 
 
+def test_the_first_read_of_a_group_waits_for_room(own_server: Callable[..., Server]) -> None:
+    """A full server makes no group: a consumer tries again as long as its patience lasts."""
+    server = own_server()
+    with (
+        Producer(server.url) as producer,
+        Consumer("mails", "billing", url=server.url) as consumer,
+        ThreadPoolExecutor(1) as threads,
+        server.client() as client,
+    ):
+        producer.send("mails", "x", id="a")
+        client.config_set("maxmemory", "1")
+        reading = threads.submit(consumer.read)
+        wait_until(lambda: reading.done() or _refused(client) > 2)
+        client.config_set("maxmemory", "0")
+        assert [delivery.id for delivery in reading.result()] == ["a"]
+
+
 def _refused(client: Any) -> int:
     return int(client.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
 

@@ -82,26 +82,24 @@ def join_shards(topics: Sequence[_Shards], group: str, *, most: Sequence[int] = 
         yield others
 
 
-def join_each(
-    layouts: Sequence[Layout], group: str, consumer: str
-) -> Flow[tuple[set[ShardKeys], dict[ShardKeys, LisaError]]]:
-    """Joins a group in topics, as far as the nodes of a Cluster answer. Returns the shards that have it.
+def join_each(layouts: Sequence[Layout], group: str, consumer: str) -> Flow[tuple[set[ShardKeys], set[ShardKeys]]]:
+    """Joins a group in topics, as far as the nodes of a Cluster answer; without patience, which is for the read.
 
-    Also returns those that lack it, and why: other shards of their topics are away. Those that are away are neither: to
-    read them tells of it, and disturbs no read of others. Raises what is wrong with a topic itself. Needs no patience:
-    that is for the read.
+    Returns the shards that have the group, and those that lack it, as other shards of their topics are away. Shards
+    that are away themselves are in neither set: a read tells of them, and reads the others all the same. Raises what is
+    wrong with a topic itself.
     """
     errors = yield from run_each([join([layout], group) for layout in layouts], width=len(layouts), kind=Once)
-    joined, unsure = set[ShardKeys](), dict[ShardKeys, LisaError]()
+    joined, unsure = set[ShardKeys](), list[ShardKeys]()
     for layout, error in zip(layouts, errors, strict=True):
         if error is None:
             joined.update(layout.served)
         elif isinstance(error, OF_A_NODE):
-            unsure |= dict.fromkeys(layout.served, error)
+            unsure += layout.served
         else:
             raise error
     results = (yield Once(consuming.attend([keys], group, consumer) for keys in unsure)) if unsure else ()
-    lacking = {keys: unsure[keys] for keys, result in zip(unsure, results, strict=True) if isinstance(result, NoGroup)}
+    lacking = {keys for keys, result in zip(unsure, results, strict=True) if isinstance(result, NoGroup)}
     return joined, lacking
 
 

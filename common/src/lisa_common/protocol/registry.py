@@ -50,7 +50,7 @@ that it has not used for `_UNUSED_S` seconds, as topics come and go.
 """
 
 _UNUSED_S = 3_600.0
-"""What is held of a topic for as long is settled by its last known policy, though the registry is away."""
+"""So long a policy is known at least: deliveries are settled by it, even while the registry is away."""
 
 _NEW_MS = 60_000
 """So long after a change of limits, who made it has brought them to the shards, or a manager has."""

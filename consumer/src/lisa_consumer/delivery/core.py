@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from lisa_common.bodies import Codec
-from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, UnknownTopic
+from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown, UnknownTopic
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.follow_up import FollowUps
 from lisa_common.model.keys import ShardKeys
@@ -237,9 +237,13 @@ class Core:
         if self._plan and layouts == self._plan.layouts and self._clock() < self._plan.until:
             return self._plan
         joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
-        lacking: dict[ShardKeys, LisaError] = {}
+        lacking = set[ShardKeys]()
         if joining:
             joined, lacking = yield from groups.join_each(joining, self.group, self.name)
+            if lacking.issuperset(keys for layout in layouts.values() for keys in layout.served):
+                # There is nothing to read meanwhile, as where a full server makes no group.
+                yield from groups.join(joining, self.group)
+                joined, lacking = lacking, set()
             self.joined |= joined
             if self.joined and self.name.endswith(MARKING):
                 yield from groups.show_alive([*self.joined], self.group, self.name)

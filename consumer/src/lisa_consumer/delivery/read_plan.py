@@ -1,10 +1,9 @@
 """What a consumer reads, and what a read brings."""
 
 import math
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Self
 
-from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
@@ -42,17 +41,11 @@ class ReadPlan(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        layouts: dict[str, Layout],
-        joined: AbstractSet[ShardKeys],
-        lacking: Mapping[ShardKeys, LisaError],
-        now: float,
+        cls, layouts: dict[str, Layout], joined: AbstractSet[ShardKeys], lacking: AbstractSet[ShardKeys], now: float
     ) -> Self:
-        """All shards but those that lack the group. Raises why they do, if all lack it."""
+        """All shards but those that lack the group."""
         served = [keys for layout in layouts.values() for keys in layout.served]
         shards = ReadShards([keys for keys in served if keys not in lacking])
-        if not shards:
-            raise lacking[served[0]]
         until = math.inf if joined >= {*served} else now + _REJOIN_S
         return cls(layouts, shards, max(len(layout.served) for layout in layouts.values()), until)
 

@@ -91,7 +91,7 @@ class Life:
         return self._stalls.find_problem()
 
     async def look_for_aborts(self) -> None:
-        """Ends handlers of deliveries that an operator has aborted, which the server has ended. Raises LisaError."""
+        """Ends handlers of deliveries that an operator has aborted, which the server has ended."""
         since = time.monotonic() - _ABORT_AFTER_S
         # A renewal may have found first that the lease is lost.
         known = dict.fromkeys([*self.leases.held, *self._executor.called])

@@ -6,7 +6,7 @@ from functools import wraps
 from itertools import chain, count
 from typing import Any, ParamSpec
 
-from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError, TooManyGroups
+from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
 from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups, managing
@@ -255,7 +255,10 @@ def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
             # There it reads what becomes ready from now on, as what is ready may belong to other groups only. A shard
             # without groups gives its first one that, too.
             yield from groups.join([layout], name)
-    except TooManyGroups:
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # There are too many, or a shard of a reshard that was broken off is damaged.
         mend = False
     detail = "other shards of the topic have it"
     return [
