@@ -19,7 +19,6 @@ __all__ = ["METRICS", "CountRequests", "name_route", "observed", "register"]
 
 METRICS = MetricSet(Program.GATEWAY)
 
-
 _KEY = "lisa.route"
 _OTHER = "other"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
