@@ -82,7 +82,7 @@ async def test_what_was_known_of_a_topic_counts_on_while_nobody_can_be_asked(
 async def test_a_topic_that_comes_again_gets_its_group_again(
     redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group went with the topic, however lately it was made; another group would be the first to get what is sent."""
+    """Otherwise another group may become the first, and get what was sent before."""
     now = 100.0
     monkeypatch.setattr("lisa_gateway.topics.time", SimpleNamespace(monotonic=lambda: now))
     settings = GatewaySettings(redis_url=redis_url, prefix=prefix)

@@ -20,8 +20,8 @@ _REFRESH_S = 10.0
 """How long a topic counts as declared, and its policy as known: as long as for producers."""
 
 _AWAY_S = 1.0
-"""How long known topics and groups stay valid after the server could not be asked. In a Cluster, the registry, and what a
-group needs to know of a reshard, may be at another node than the topic."""
+"""How long known topics and groups stay valid after the server could not be asked. In a Cluster, the registry, and what
+a group needs to know of a reshard, may be at another node than the topic."""
 
 _MAX_KNOWN = 100_000
 
@@ -101,7 +101,7 @@ class KnownTopics:
             return []
 
     async def policy(self, topic: str) -> Policy:
-        """The policy of a topic, at most ten seconds old while the server answers; the default one if there is no topic."""
+        """The policy of a topic, at most ten seconds old while the server answers; the default for an unknown topic."""
         try:
             return (await self._find(topic)).policy
         except UnknownTopic:
