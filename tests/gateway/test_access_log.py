@@ -2,8 +2,13 @@
 
 import json
 import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from lisa_gateway.access import hash_of, new_token
+from lisa_gateway.metrics import CountRequests
 from support.gateways import Gateways
 from support.waiting import wait_until
 from support.wire import Wire
@@ -51,6 +56,26 @@ def test_who_was_refused_is_nobody(gateways: Gateways) -> None:
     process.wait_for("GET /v1/topics: 403 in ")
     callers = re.findall(r"/v1/topics: \d+ in .* ms, by (\w+) from", process.log)
     assert callers == ["nobody", "shop"]
+
+
+async def test_a_request_lasts_until_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a refused body, which is read after that, does not count."""
+    now, logged = 0.0, list[tuple[str, float]]()
+    monkeypatch.setattr("lisa_gateway.metrics.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def refuse(_: Any, __: Any, send: Any) -> None:
+        nonlocal now
+        now += 1
+        await send({"type": "http.response.start", "status": 401})
+        await send({"type": "http.response.body"})
+        now += 2
+
+    async def ignore(_: Any = None) -> Any:
+        pass
+
+    count = CountRequests(refuse, lambda _, status, took_s: logged.append((status, took_s)))
+    await count({"type": "http", "method": "POST"}, ignore, ignore)
+    assert logged == [("401", 1.0)]
 
 
 def test_nothing_is_logged_by_default(gateways: Gateways) -> None:

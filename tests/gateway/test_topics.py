@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,3 +77,21 @@ async def test_what_was_known_of_a_topic_counts_on_while_nobody_can_be_asked(
             proxy.lead_to(server.port)
             await topics.declare("invoices", Quota())
             assert admin.calls["create_group"] == 3
+
+
+async def test_a_topic_that_comes_again_gets_its_group_again(
+    redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise another group may become the first, and get what was sent before."""
+    now = 100.0
+    monkeypatch.setattr("lisa_gateway.topics.time", SimpleNamespace(monotonic=lambda: now))
+    settings = GatewaySettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncAdmin(settings=settings) as admin:
+        topics = KnownTopics(admin, settings.group)
+        await topics.ensure("orders", Quota())
+        now += 9
+        await topics.declare("orders", Quota())
+        await admin.drop_topic("orders")
+        now += 2
+        await topics.declare("orders", Quota())
+        assert [each.group for each in await admin.groups("orders")] == [settings.group]

@@ -41,7 +41,7 @@ _LOOK_S = 1.0
 """How often a gateway asks whether the server answers."""
 
 _CLOCK_S = 10.0
-"""The server's clock is estimated for so long by what it showed."""
+"""How long the server's clock is estimated before the server is asked again."""
 
 _ANSWER_S = 1.5
 """A gateway is not ready while the server has not answered such a question for this long."""

@@ -19,7 +19,6 @@ __all__ = ["METRICS", "CountRequests", "name_route", "observed", "register"]
 
 METRICS = MetricSet(Program.GATEWAY)
 
-
 _KEY = "lisa.route"
 _OTHER = "other"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -57,12 +56,14 @@ class CountRequests:
         if scope["type"] != "http" or not (METRICS.on or self._log):
             await self._app(scope, receive, send)
             return
-        status = "none"
+        status, answered = "none", 0.0
 
         def note(message: Message) -> Awaitable[None]:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = str(message["status"])
+            # The rest of a refused body may be read after that.
+            answered = time.monotonic()
             return send(message)
 
         began = time.monotonic()
@@ -72,7 +73,7 @@ class CountRequests:
             status = "500"
             raise
         finally:
-            took_s = time.monotonic() - began
+            took_s = (answered or time.monotonic()) - began
             if METRICS.on:
                 _count(scope, status, took_s)
             if self._log:

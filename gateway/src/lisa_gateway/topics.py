@@ -20,8 +20,8 @@ _REFRESH_S = 10.0
 """How long a topic counts as declared, and its policy as known: as long as for producers."""
 
 _AWAY_S = 1.0
-"""How long what was known counts on, where the server could not be asked. A node of a Cluster may hold the registry, or
-what a group needs to know of a reshard, for topics of all other nodes."""
+"""How long known topics and groups stay valid after the server could not be asked. In a Cluster, the registry, and what
+a group needs to know of a reshard, may be at another node than the topic."""
 
 _MAX_KNOWN = 100_000
 
@@ -33,7 +33,7 @@ class _Known:
     until: float
     policy: Policy
     group_until: float = 0.0
-    """How long the group of the settings counts as made; 0 for never."""
+    """Until when the group of the settings counts as made; 0 if it was not made."""
 
 
 class KnownTopics:
@@ -101,7 +101,7 @@ class KnownTopics:
             return []
 
     async def policy(self, topic: str) -> Policy:
-        """The policy of a topic, at most ten seconds old while the server answers; the default one of no topic."""
+        """The policy of a topic, at most ten seconds old while the server answers; the default for an unknown topic."""
         try:
             return (await self._find(topic)).policy
         except UnknownTopic:
@@ -127,6 +127,8 @@ class KnownTopics:
             return known
 
     async def _create(self, topic: str) -> _Known:
+        # If it was known, it was dropped since, and its group with it.
+        self.forget(topic)
         try:
             await self._admin.create_topic(topic)
         except OutcomeUnknown:

@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
 from typing import Any
 
 import httpx
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from lisa_common.cli.parse import read_duration
+from lisa_common.errors import InvalidInput
 from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.v1 import openapi
 from support.commands import Commands
@@ -68,6 +72,19 @@ async def test_an_expired_message_is_described(redis_url: str, prefix: str) -> N
 
         await wait_until_async(is_expired)
     assert "expired" in openapi()["components"]["schemas"]["State"]["enum"]
+
+
+@pytest.mark.parametrize("text", ["90", "1.5", "250ms", "1h30m", "1d2h3m4s5ms", "30m1h", "1s1s", "1ms1s", "1h30", ""])
+def test_the_document_allows_the_durations_that_are_read(text: str) -> None:
+    """Each unit once, the largest first."""
+    delay = openapi()["components"]["schemas"]["Reschedule"]["properties"]["delay"]
+    [described] = [each for each in delay["anyOf"] if "pattern" in each]
+    try:
+        read_duration("delay", text)
+        is_read = True
+    except InvalidInput:
+        is_read = False
+    assert is_read == bool(re.search(described["pattern"], text) and len(text) >= described.get("minLength", 0))
 
 
 def _check(case: Any, base_url: str) -> None:

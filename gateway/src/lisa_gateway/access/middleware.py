@@ -15,7 +15,6 @@ from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
-
 _KEY = "lisa.caller"
 _OTHER = Rule(Scope.CALLER)
 

@@ -19,7 +19,7 @@ _DISCARDED_BYTES = 65_536
 """Of a body that is not read, because its request was refused before; a larger one ends the connection."""
 
 _LINGER_S, _LINGER_BYTES = 2.0, 64 * 1024 * 1024
-"""How long, and how much of it, is read behind the answer."""
+"""How long a body is read on after the answer, and how much of it."""
 
 
 def take_stream(scope: Any) -> None:

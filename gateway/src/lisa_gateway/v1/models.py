@@ -43,9 +43,12 @@ def _ms(value: int) -> int:
     return value
 
 
-_DURATION = r"^([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"
+_NUMBER = r"[0-9]+(\.[0-9]+)?"
+_PARTS = "".join(f"({_NUMBER}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
 
-DurationText = Annotated[str, Field(pattern=_DURATION, max_length=40, examples=["250ms", "15m", "1h30m"])]
+DurationText = Annotated[
+    str, Field(pattern=f"^({_NUMBER}|{_PARTS})$", min_length=1, max_length=40, examples=["250ms", "15m", "1h30m"])
+]
 _Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_S, allow_inf_nan=False)]
 Duration = _Seconds | DurationText
 Moment = (

@@ -35,7 +35,7 @@ _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 _STATUS = {
-    400: "A value of the request is not allowed; nothing was done, but what the counts of a stream say",
+    400: "A value of the request is not allowed; nothing was done, except for what the counts of a stream report",
     401: "The request does not say who calls",
     403: "The caller may not do this",
     404: "There is no such topic, group, message or path",

@@ -64,7 +64,7 @@ def open_bad_row_sink(place: str | None, producer: Producer, run: str, partition
 class _TopicSink(BadRowSink):
     """Sends one message for each row. Its id contains run, partition and content, so that a repeated task adds none.
 
-    So the rows of a task that has failed stay sent.
+    The rows of a failed task stay sent.
     """
 
     def __init__(self, producer: Producer, topic: str, run: str, partition: int) -> None:

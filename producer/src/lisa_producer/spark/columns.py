@@ -99,7 +99,7 @@ def check_columns(
 def _reader(
     used: tuple[str, ...], renamed: Mapping[str, str], *, ignore_others: bool
 ) -> Callable[[t.StructField], str]:
-    """Returns what tells as what a column is read: "" for one that is ignored."""
+    """Returns a function that tells what a column is read as; "" for one that is ignored."""
 
     def read(column: t.StructField) -> str:
         # Spark ignores the case of column names, too.

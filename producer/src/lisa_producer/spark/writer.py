@@ -216,7 +216,7 @@ class Sink:
 
 
 def _waiting(options: WriteOptions, connection: Connection, job: str, rate: float) -> Callable[[int], None]:
-    """Returns what waits until the rate of a job lets one of its tasks send so many rows."""
+    """Returns a function that waits until the rate of a job lets one of its tasks send so many rows."""
     keys, patience_s = ShardKeys(options.settings.prefix, options.topic or ""), options.settings.patience_s
 
     def wait(count: int) -> None:
