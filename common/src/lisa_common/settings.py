@@ -46,7 +46,7 @@ def _check_named(value: str, info: ValidationInfo) -> str:
 
 
 Name = Annotated[str, AfterValidator(_check_named)]
-"""A name of a topic, of a group or the like, by which an error names its field."""
+"""A name, of a topic or a group for example. The error of an invalid name names its field."""
 
 _OF_PROGRAMS = (
     *("batch_messages", "batch_bytes", "patience_s", "at_least_once"),

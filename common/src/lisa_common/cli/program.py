@@ -304,7 +304,7 @@ _missing_output = _Closed()
 
 
 def _provide_streams() -> None:
-    """Replaces the standard streams that the program was started without, for which Python has None."""
+    """Opens substitutes for standard streams that are None, because the program was started without them."""
     missing = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     if "stdin" in missing:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed()))

@@ -1,4 +1,4 @@
-"""Retries of a pipeline that failed, in parts or as a whole: which calls, when, and what is said meanwhile."""
+"""Retries of a pipeline that failed, in parts or as a whole: chooses the calls and the moment, and logs the outage."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""What the clients of a server do without I/O: pack calls, read replies as results, greet, and repeat scripts."""
+"""The parts of a client without I/O: packed calls, results of replies, greetings, and scripts to call again."""
 
 import struct
 from collections.abc import Generator, Sequence

@@ -95,7 +95,7 @@ class Postponed(NamedTuple):
 
     delay_ms: int
     here: bool = False
-    """Whether only its worker leaves the topic alone for so long."""
+    """True if the delay holds for its own worker only."""
 
 
 class NackOutcome(StrEnum):
@@ -149,7 +149,7 @@ class ReadShards(list[ShardKeys]):
         super().__init__(keys)
         self.by_stream = {k.of("ready").encode(): k for k in keys}
         self.streams = (*[k.of("ready") for k in keys], *repeat(">", len(self)))
-        """What follows STREAMS in a read of new entries."""
+        """The arguments after STREAMS of a read of new entries."""
 
 
 def read(

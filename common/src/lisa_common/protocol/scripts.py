@@ -53,7 +53,7 @@ class Script:
     _names: frozenset[str] = field(init=False, repr=False)
     _key_count: str = field(init=False, repr=False)
     _wakes: bool = field(init=False, repr=False)
-    """Whether it may wake managers, by a message with the tag of its shard on their channel."""
+    """True if it may wake managers: it publishes the tag of its shard on their channel."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(self.args))

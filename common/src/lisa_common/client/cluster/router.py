@@ -92,7 +92,7 @@ def _fill(replies: list[Any], units: Iterable[_Unit], error: LisaError) -> None:
 def _blocked(unit: _Unit, calls: Sequence[Call[Any]], *, names: bool) -> list[Call[Any]]:
     """Returns the calls to a connection that waits for this unit.
 
-    With `names`, the first reply is the connection's client id, by which another connection can end the wait.
+    With `names`, the first reply is the connection's client id. Another connection needs it to end the wait.
     """
     return [*[CLIENT_ID] * names, *_pipeline(calls, [unit])]
 
